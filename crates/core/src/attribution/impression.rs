@@ -1,0 +1,67 @@
+//! Impressions: what a site saved when it showed an ad.
+
+use crate::{SiteId, Timestamp, UserAction};
+
+/// A saved impression (the draft's section Impression Store, Contents).
+///
+/// ```
+/// use bigbird::{Impression, SiteId, Timestamp, UserAction};
+///
+/// let (news, shop) = (SiteId(1), SiteId(2));
+/// let impression = Impression {
+///     conversion_sites: &[shop],
+///     ..Impression::new(news, UserAction(1), Timestamp(0), 3)
+/// };
+/// assert_eq!(impression.caller(), news);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Impression<'a> {
+    /// Where the ad was shown.
+    pub site: SiteId,
+    /// The third party that saved it from a frame, if it was not the site itself.
+    pub intermediary: Option<SiteId>,
+    /// The user action that caused it.
+    pub user_action: UserAction,
+    /// When it was saved.
+    pub timestamp: Timestamp,
+    /// The last moment at which it can match.
+    pub expires: Timestamp,
+    /// A number that requests can select impressions by.
+    pub match_value: u32,
+    /// The histogram bucket that its credit goes to.
+    pub histogram_index: u32,
+    /// Higher priorities get credit first.
+    pub priority: i32,
+    /// The conversion sites that may measure it; every site if empty.
+    pub conversion_sites: &'a [SiteId],
+    /// Who may call for a conversion that measures it; everyone if empty.
+    pub conversion_callers: &'a [SiteId],
+}
+
+impl Impression<'_> {
+    /// An impression that anyone may measure, of match value and priority 0, that never expires.
+    pub const fn new(
+        site: SiteId,
+        user_action: UserAction,
+        timestamp: Timestamp,
+        histogram_index: u32,
+    ) -> Self {
+        Self {
+            site,
+            intermediary: None,
+            user_action,
+            timestamp,
+            expires: Timestamp(i64::MAX),
+            match_value: 0,
+            histogram_index,
+            priority: 0,
+            conversion_sites: &[],
+            conversion_callers: &[],
+        }
+    }
+
+    /// Who saved it: the intermediary, or else the site.
+    pub fn caller(&self) -> SiteId {
+        self.intermediary.unwrap_or(self.site)
+    }
+}

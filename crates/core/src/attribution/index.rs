@@ -1,0 +1,391 @@
+//! Finding the impressions of an epoch that a query names, without looking at the others.
+//!
+//! Each impression is a link in four chains: of its site, of its caller, of its match value and of
+//! its audience. A query walks the chains of the one property that it restricts most. Chains live
+//! in the slots themselves, so that an index costs 16 bytes an impression and saving one allocates
+//! nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hash};
+
+use hashbrown::{HashMap, HashTable};
+use rustc_hash::FxBuildHasher;
+
+use super::impression::Impression;
+use super::query::AttributionQuery;
+use crate::{SiteId, Timestamp, UserAction};
+
+type Map<K, V> = HashMap<K, V, FxBuildHasher>;
+
+/// A stored impression.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot {
+    timestamp: Timestamp,
+    expires: Timestamp,
+    user_action: UserAction,
+    pub(super) site: SiteId,
+    caller: SiteId,
+    match_value: u32,
+    histogram_index: u32,
+    priority: i32,
+    /// Or [`NONE`], when the impression was removed and the slot waits for compaction.
+    pub(super) audience: u32,
+    /// The next slot in each of its chains.
+    next: [u32; 4],
+}
+
+/// No slot, or no audience.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The places of the four chains in [`Slot::next`].
+const BY_SITE: usize = 0;
+const BY_CALLER: usize = 1;
+const BY_MATCH_VALUE: usize = 2;
+const BY_AUDIENCE: usize = 3;
+
+impl Slot {
+    pub(super) fn new(impression: &Impression<'_>, audience: u32) -> Self {
+        Self {
+            timestamp: impression.timestamp,
+            expires: impression.expires,
+            user_action: impression.user_action,
+            site: impression.site,
+            caller: impression.caller(),
+            match_value: impression.match_value,
+            histogram_index: impression.histogram_index,
+            priority: impression.priority,
+            audience,
+            next: [NONE; 4],
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.audience != NONE
+    }
+
+    pub(super) fn impression<'a>(&self, audiences: &'a Audiences) -> Impression<'a> {
+        let (conversion_sites, conversion_callers) = audiences.members(self.audience);
+        Impression {
+            site: self.site,
+            intermediary: (self.caller != self.site).then_some(self.caller),
+            user_action: self.user_action,
+            timestamp: self.timestamp,
+            expires: self.expires,
+            match_value: self.match_value,
+            histogram_index: self.histogram_index,
+            priority: self.priority,
+            conversion_sites,
+            conversion_callers,
+        }
+    }
+}
+
+/// The distinct audiences of an epoch's impressions: who may measure them, as a list of conversion
+/// sites and a list of conversion callers. Impressions that share an audience share its lists.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Audiences {
+    lists: Vec<SiteId>,
+    spans: Vec<Span>,
+    /// Points into `spans` once they are many.
+    table: HashTable<u32>,
+    /// The lists that are being looked up.
+    wanted: Vec<SiteId>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    begin: u32,
+    /// Where the conversion sites end and the conversion callers begin.
+    middle: u32,
+    end: u32,
+}
+
+/// Up to this many audiences, comparing with each is faster than hashing.
+const COMPARED: usize = 16;
+
+impl Audiences {
+    /// The number of an audience, which it gets when it is first seen.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the limit on impressions keeps the lists far below four billion sites"
+    )]
+    pub(super) fn intern(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
+        fn append(lists: &mut Vec<SiteId>, list: &[SiteId]) -> usize {
+            let begin = lists.len();
+            lists.extend_from_slice(list);
+            lists[begin..].sort_unstable();
+            let mut kept = begin;
+            for at in begin..lists.len() {
+                if at == begin || lists[at] != lists[kept - 1] {
+                    lists[kept] = lists[at];
+                    kept += 1;
+                }
+            }
+            lists.truncate(kept);
+            kept
+        }
+        self.wanted.clear();
+        let middle = append(&mut self.wanted, sites);
+        let end = append(&mut self.wanted, callers);
+        let same = |span: &Span| {
+            (span.middle - span.begin) as usize == middle
+                && self.lists[span.begin as usize..span.end as usize] == self.wanted
+        };
+        let found = if self.spans.len() <= COMPARED {
+            self.spans.iter().position(same).map(|at| at as u32)
+        } else {
+            let hash = hash_of(&self.wanted);
+            self.table
+                .find(hash, |&id| same(&self.spans[id as usize]))
+                .copied()
+        };
+        if let Some(id) = found {
+            return id;
+        }
+        let begin = self.lists.len();
+        self.lists.extend_from_slice(&self.wanted);
+        let id = self.spans.len();
+        self.spans.push(Span {
+            begin: begin as u32,
+            middle: (begin + middle) as u32,
+            end: (begin + end) as u32,
+        });
+        let unindexed = if id == COMPARED { 0 } else { id };
+        if id >= COMPARED {
+            let (lists, spans) = (&self.lists, &self.spans);
+            let hash = |&id: &u32| {
+                let span = spans[id as usize];
+                hash_of(&lists[span.begin as usize..span.end as usize])
+            };
+            for id in unindexed as u32..=id as u32 {
+                self.table.insert_unique(hash(&id), id, hash);
+            }
+        }
+        id as u32
+    }
+
+    /// The conversion sites and the conversion callers of an audience.
+    pub(super) fn members(&self, id: u32) -> (&[SiteId], &[SiteId]) {
+        match self.spans.get(id as usize) {
+            Some(span) => (
+                &self.lists[span.begin as usize..span.middle as usize],
+                &self.lists[span.middle as usize..span.end as usize],
+            ),
+            None => (&[], &[]),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.lists.clear();
+        self.spans.clear();
+        self.table.clear();
+    }
+}
+
+fn hash_of(list: &[SiteId]) -> u64 {
+    FxBuildHasher.hash_one(list)
+}
+
+/// The slots that have something in common, oldest first.
+#[derive(Debug, Clone, Copy)]
+struct Chain {
+    first: u32,
+    last: u32,
+    /// How many slots it has; removed ones count until compaction, except by site.
+    len: u32,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self {
+            first: NONE,
+            last: NONE,
+            len: 0,
+        }
+    }
+}
+
+/// The chains of an epoch with many impressions.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Index {
+    sites: Map<SiteId, Chain>,
+    callers: Map<SiteId, Chain>,
+    match_values: Map<u32, Chain>,
+    /// By number of audience.
+    audiences: Vec<Chain>,
+    /// The audiences that name a conversion site.
+    naming_site: Map<SiteId, Vec<u32>>,
+    /// The audiences that name no conversion site.
+    any_site: Vec<u32>,
+    /// Those of them that name a conversion caller, by caller, and those that name none.
+    naming_caller: Map<SiteId, Vec<u32>>,
+    anyone: Vec<u32>,
+    /// The sites by how many impressions they have, then by age of the oldest. Built when the
+    /// epoch is first full.
+    crowd: Option<BTreeSet<(u32, Reverse<u32>, SiteId)>>,
+}
+
+impl Index {
+    pub(super) fn build(slots: &mut [Slot], audiences: &Audiences) -> Self {
+        let mut index = Self::default();
+        for at in 0..slots.len() {
+            index.link(slots, audiences, at);
+        }
+        index
+    }
+
+    /// Puts the slot at `at`, newer than all that are linked, at the end of its chains.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the limit on impressions keeps slots below four billion"
+    )]
+    pub(super) fn link(&mut self, slots: &mut [Slot], audiences: &Audiences, at: usize) {
+        let slot = slots[at];
+        while self.audiences.len() <= slot.audience as usize {
+            let id = self.audiences.len() as u32;
+            self.audiences.push(Chain::default());
+            self.list_audience(id, audiences);
+        }
+        let before = self.sites.get(&slot.site).copied();
+        let chains = [
+            self.sites.entry(slot.site).or_default(),
+            self.callers.entry(slot.caller).or_default(),
+            self.match_values.entry(slot.match_value).or_default(),
+            &mut self.audiences[slot.audience as usize],
+        ];
+        for (by, chain) in chains.into_iter().enumerate() {
+            if chain.first == NONE {
+                chain.first = at as u32;
+            } else {
+                slots[chain.last as usize].next[by] = at as u32;
+            }
+            chain.last = at as u32;
+            chain.len += 1;
+        }
+        if let Some(crowd) = &mut self.crowd {
+            let after = self.sites[&slot.site];
+            if let Some(before) = before {
+                crowd.remove(&(before.len, Reverse(before.first), slot.site));
+            }
+            crowd.insert((after.len, Reverse(after.first), slot.site));
+        }
+    }
+
+    /// Takes the impression that must go when the epoch is full out of its site's chain: the
+    /// oldest of the site with most impressions, and of equal sites the one with the oldest.
+    pub(super) fn evict(&mut self, slots: &[Slot]) -> Option<u32> {
+        let sites = &mut self.sites;
+        let crowd = self.crowd.get_or_insert_with(|| {
+            sites
+                .iter()
+                .map(|(&site, chain)| (chain.len, Reverse(chain.first), site))
+                .collect()
+        });
+        let (_, Reverse(oldest), site) = crowd.pop_last()?;
+        let chain = sites.get_mut(&site)?;
+        chain.first = slots[oldest as usize].next[BY_SITE];
+        chain.len -= 1;
+        if chain.len == 0 {
+            sites.remove(&site);
+        } else {
+            crowd.insert((chain.len, Reverse(chain.first), site));
+        }
+        Some(oldest)
+    }
+
+    /// Visits every slot that a query may match: all that share the property which the query
+    /// restricts most.
+    pub(super) fn visit(
+        &self,
+        slots: &[Slot],
+        audiences: &Audiences,
+        query: &AttributionQuery,
+        mut visit: impl FnMut(u32),
+    ) {
+        let mut fewest = 0;
+        self.visit_audiences(audiences, query, |chain| fewest += u64::from(chain.len));
+        let mut best = BY_AUDIENCE;
+        let restricted = [
+            (BY_SITE, total(&self.sites, &query.impression_sites)),
+            (BY_CALLER, total(&self.callers, &query.impression_callers)),
+            (
+                BY_MATCH_VALUE,
+                total(&self.match_values, &query.match_values),
+            ),
+        ];
+        for (by, count) in restricted {
+            if let Some(count) = count.filter(|&count| count < fewest) {
+                (best, fewest) = (by, count);
+            }
+        }
+        let mut walk = |chain: &Chain| {
+            let mut at = chain.first;
+            while let Some(slot) = slots.get(at as usize) {
+                visit(at);
+                at = slot.next[best];
+            }
+        };
+        match best {
+            BY_SITE => chains(&self.sites, &query.impression_sites).for_each(&mut walk),
+            BY_CALLER => chains(&self.callers, &query.impression_callers).for_each(&mut walk),
+            BY_MATCH_VALUE => chains(&self.match_values, &query.match_values).for_each(&mut walk),
+            _ => self.visit_audiences(audiences, query, walk),
+        }
+    }
+
+    /// Visits the chain of each audience that the conversion site and a caller belong to.
+    fn visit_audiences(
+        &self,
+        audiences: &Audiences,
+        query: &AttributionQuery,
+        mut visit: impl FnMut(&Chain),
+    ) {
+        let mut visit_permitted = |ids: &[u32]| {
+            for &id in ids {
+                let (_, callers) = audiences.members(id);
+                if callers.is_empty() || query.callers.iter().any(|caller| callers.contains(caller))
+                {
+                    visit(&self.audiences[id as usize]);
+                }
+            }
+        };
+        match query.callers.as_slice() {
+            [caller] => {
+                visit_permitted(&self.anyone);
+                visit_permitted(self.naming_caller.get(caller).map_or(&[], Vec::as_slice));
+            }
+            _ => visit_permitted(&self.any_site),
+        }
+        let site = query.request.conversion_site;
+        visit_permitted(self.naming_site.get(&site).map_or(&[], Vec::as_slice));
+    }
+
+    fn list_audience(&mut self, id: u32, audiences: &Audiences) {
+        let (sites, callers) = audiences.members(id);
+        for &site in sites {
+            self.naming_site.entry(site).or_default().push(id);
+        }
+        if sites.is_empty() {
+            self.any_site.push(id);
+            if callers.is_empty() {
+                self.anyone.push(id);
+            }
+            for &caller in callers {
+                self.naming_caller.entry(caller).or_default().push(id);
+            }
+        }
+    }
+}
+
+fn chains<'a, K: Eq + Hash>(
+    map: &'a Map<K, Chain>,
+    names: &'a [K],
+) -> impl Iterator<Item = &'a Chain> {
+    names.iter().filter_map(|name| map.get(name))
+}
+
+/// How many slots the named chains have together; `None` when nothing is named.
+fn total<K: Eq + Hash>(map: &Map<K, Chain>, names: &[K]) -> Option<u64> {
+    (!names.is_empty()).then(|| chains(map, names).map(|chain| u64::from(chain.len)).sum())
+}

@@ -1,0 +1,318 @@
+//! Attribution objects: one attribution that several queriers share (the paper's appendix
+//! "Cross-report Privacy Loss Optimization").
+
+use super::query::{AttributionQuery, Histogram, Touch};
+use crate::decision::{Cause, Fate};
+use crate::device::Outcome;
+use crate::engine::{Payers, Workspace, check, generate};
+use crate::ledger::{Changes, LedgerStore};
+use crate::query::{Draws, EventStore, Query, Release, Relevant, Request};
+use crate::{Charge, Decision, EpochIndex, Filter, Noise, Policy, SiteId};
+
+/// One conversion, attributed once, for several queriers with disjoint impressions.
+///
+/// Creating it pays the shared filters (global budget, conversion-site and impression-site quotas)
+/// once, for everything that all queriers together can learn from it. Each querier then takes the
+/// credit of its own impressions and pays from its own budget only.
+///
+/// Here we depart from the paper on purpose: its `GetReport` attributes again over the epochs each
+/// querier could pay for. Queriers with budget in different epochs could then move more value than
+/// was charged. Our objects fix the credit of each impression once; an epoch that a querier cannot
+/// pay for loses that epoch's own credit and nothing else.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttributionObject {
+    conversion_site: SiteId,
+    callers: Vec<SiteId>,
+    terms: Terms,
+    single_epoch: bool,
+    /// The epochs that passed. Each has a relevant impression, which influenced how the value was
+    /// divided, so every querier pays in each of them.
+    epochs: Vec<EpochIndex>,
+    credits: Vec<Credit>,
+    /// What was handed out already.
+    taken: Vec<Support>,
+}
+
+/// What every share of an object must agree on: the attribution function and the noise scale.
+#[derive(Debug, Clone, PartialEq)]
+struct Terms {
+    value: u32,
+    credit: Vec<f64>,
+    noise: Noise,
+}
+
+impl Terms {
+    fn of(query: &AttributionQuery) -> Self {
+        Self {
+            value: query.value,
+            credit: query.credit.clone(),
+            noise: query.noise,
+        }
+    }
+}
+
+/// An impression with the credit it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Credit {
+    epoch: EpochIndex,
+    site: SiteId,
+    touch: Touch,
+    value: u32,
+}
+
+/// The set of impressions that a share asks for, by description. Whether two sets overlap is
+/// decided on descriptions, never on what happens to be stored: it would tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Support {
+    impression_sites: Vec<SiteId>,
+    impression_callers: Vec<SiteId>,
+    match_values: Vec<u32>,
+}
+
+impl Support {
+    fn of(query: &AttributionQuery) -> Self {
+        Self {
+            impression_sites: query.impression_sites.clone(),
+            impression_callers: query.impression_callers.clone(),
+            match_values: query.match_values.clone(),
+        }
+    }
+
+    /// Whether an impression could belong to both.
+    fn overlaps(&self, other: &Self) -> bool {
+        fn common<T: PartialEq>(a: &[T], b: &[T]) -> bool {
+            a.is_empty() || b.is_empty() || a.iter().any(|item| b.contains(item))
+        }
+        common(&self.impression_sites, &other.impression_sites)
+            && common(&self.impression_callers, &other.impression_callers)
+            && common(&self.match_values, &other.match_values)
+    }
+
+    fn contains(&self, credit: &Credit) -> bool {
+        use super::query::named;
+        named(&self.impression_sites, credit.site)
+            && named(&self.impression_callers, credit.touch.caller)
+            && named(&self.match_values, credit.touch.match_value)
+    }
+}
+
+impl AttributionObject {
+    /// Attributes a conversion once (the paper's `MeasureConversion`): runs the domain cap, charges
+    /// the shared filters, and fixes the credit of each matching impression. The query names
+    /// everyone who will share as its callers, and matches the impressions of all of them; its
+    /// querier pays nothing.
+    ///
+    /// Commit the changes before any share is released.
+    ///
+    /// # Errors
+    /// Whatever the stores say when they cannot be read.
+    pub fn create<E, L>(
+        policy: &Policy,
+        events: &E,
+        ledger: &L,
+        query: &AttributionQuery,
+        draw: &mut dyn FnMut() -> f64,
+    ) -> Result<(Self, Decision, Changes), L::Error>
+    where
+        E: EventStore<AttributionQuery, Error = L::Error>,
+        L: LedgerStore,
+    {
+        let snapshot = SnapshotQuery(query);
+        let mut workspace = Workspace::default();
+        generate(
+            policy,
+            &Snapshots(events),
+            ledger,
+            &snapshot,
+            Payers::Shared,
+            draw,
+            &mut workspace,
+        )?;
+        let (Snapshot(credits), decision, changes) = workspace.into_parts();
+        let passed = decision.epochs().filter(|epoch| epoch.fate == Fate::Passed);
+        let object = Self {
+            epochs: passed.map(|epoch| epoch.epoch).collect(),
+            credits,
+            ..Self::empty(query)
+        };
+        Ok((object, decision, changes))
+    }
+
+    /// The object of a conversion to which nothing is attributed.
+    pub fn empty(query: &AttributionQuery) -> Self {
+        Self {
+            conversion_site: query.request.conversion_site,
+            callers: query.callers.clone(),
+            terms: Terms::of(query),
+            single_epoch: query.request.window.is_single(),
+            epochs: Vec::new(),
+            credits: Vec::new(),
+            taken: Vec::new(),
+        }
+    }
+
+    /// Gives a querier the credit of the impressions that its query names (the paper's
+    /// `GetReport`), and what pays for it. Of the query, its moment, window and user action do not
+    /// matter any more: they were settled when the object was created.
+    ///
+    /// The report is null, and costs nothing, when the query asks for impressions that were handed
+    /// out already, or disagrees with the object on value, credit or noise, or comes from someone
+    /// who does not share it.
+    ///
+    /// Commit the changes, and keep the object as durably as the ledger, before the report is
+    /// released.
+    ///
+    /// # Errors
+    /// Whatever the ledger says when it cannot be read. Nothing was taken then.
+    pub fn share<L: LedgerStore>(
+        &mut self,
+        policy: &Policy,
+        ledger: &L,
+        query: &AttributionQuery,
+    ) -> Result<(Outcome<Histogram>, Changes), L::Error> {
+        let mut outcome = Outcome {
+            report: query.null_report(),
+            decision: Decision::default(),
+        };
+        let mut changes = Changes::default();
+        let Some((caller, support)) = self.accept(query) else {
+            return Ok((outcome, changes));
+        };
+        let own = |credit: &&Credit| {
+            credit.touch.permitted & (1 << caller) != 0 && support.contains(credit)
+        };
+        let first_epoch = ledger.first_epoch()?;
+        for &epoch in &self.epochs {
+            let credits = || {
+                let of_epoch = |credit: &&Credit| credit.epoch == epoch;
+                self.credits.iter().filter(of_epoch).filter(own)
+            };
+            // As for any report: what it reveals if the window has one epoch, else the worst case.
+            let sensitivity = if self.single_epoch {
+                let mut alone = query.null_report();
+                credits().for_each(|credit| alone.add(credit.touch.histogram_index, credit.value));
+                alone.total()
+            } else {
+                2 * u64::from(query.value)
+            };
+            let asked = query.noise.loss(sensitivity, policy.arithmetic);
+            let mark = outcome.decision.mark();
+            let querier = Filter::Querier(query.request.querier);
+            let check = check(ledger, epoch, querier, asked)?;
+            let fate = match &check {
+                _ if epoch < first_epoch => Fate::Dropped(Cause::Pruned),
+                Some(check) if !check.fits() => Fate::Dropped(Cause::Filter(querier.kind())),
+                _ => Fate::Passed,
+            };
+            if let Some(check) = check {
+                outcome.decision.check(check);
+                if fate == Fate::Passed {
+                    changes.charges.push(Charge {
+                        epoch,
+                        filter: querier,
+                        amount: asked,
+                    });
+                }
+            }
+            if fate == Fate::Passed {
+                for credit in credits() {
+                    let Touch {
+                        histogram_index, ..
+                    } = credit.touch;
+                    outcome.report.add(histogram_index, credit.value);
+                }
+            }
+            let matched = credits().count();
+            let decision = &mut outcome.decision;
+            decision.record(epoch, matched, asked, fate, (mark, mark));
+        }
+        self.taken.push(support);
+        Ok((outcome, changes))
+    }
+
+    /// The number of the caller and the set it asks for, if the query fits this object.
+    fn accept(&self, query: &AttributionQuery) -> Option<(usize, Support)> {
+        let [caller] = query.callers.as_slice() else {
+            return None;
+        };
+        let caller = self.callers.iter().position(|other| other == caller)?;
+        let support = Support::of(query);
+        let fits = query.request.conversion_site == self.conversion_site
+            && Terms::of(query) == self.terms
+            && !self.taken.iter().any(|taken| taken.overlaps(&support));
+        fits.then_some((caller, support))
+    }
+}
+
+/// The credit of each impression that gets some.
+#[derive(Debug, Default)]
+struct Snapshot(Vec<Credit>);
+
+/// So that the engine can compute it. It is private to this file, and stays in the object.
+impl Release for Snapshot {}
+
+/// An attribution whose result is the credit of each impression, for all queriers together.
+struct SnapshotQuery<'q>(&'q AttributionQuery);
+
+/// A store that finds for a [`SnapshotQuery`] what it finds for its attribution.
+struct Snapshots<'e, E>(&'e E);
+
+impl<E: EventStore<AttributionQuery>> EventStore<SnapshotQuery<'_>> for Snapshots<'_, E> {
+    type Error = E::Error;
+
+    fn find(
+        &self,
+        epoch: EpochIndex,
+        query: &SnapshotQuery<'_>,
+        found: &mut Vec<Relevant<Touch>>,
+    ) -> Result<(), E::Error> {
+        self.0.find(epoch, query.0, found)
+    }
+}
+
+impl Query for SnapshotQuery<'_> {
+    type Event<'e> = super::Impression<'e>;
+    type Detail = Touch;
+    type Report = Snapshot;
+
+    fn request(&self) -> Request {
+        self.0.request()
+    }
+
+    fn noise(&self) -> Noise {
+        self.0.noise()
+    }
+
+    fn relevant(&self, impression: super::Impression<'_>) -> Option<Touch> {
+        self.0.relevant(impression)
+    }
+
+    fn report(
+        &self,
+        events: &mut [Relevant<Touch>],
+        draws: &mut Draws<'_>,
+        Snapshot(credits): &mut Snapshot,
+    ) {
+        credits.clear();
+        let credited = self.0.credited(events, draws).map(|(event, value)| Credit {
+            epoch: event.epoch,
+            site: event.site,
+            touch: event.detail,
+            value,
+        });
+        credits.extend(credited);
+    }
+
+    /// The total credit: each querier chooses its own buckets, so none of it counts as outside.
+    fn individual_sensitivity(&self, Snapshot(credits): &Snapshot) -> u64 {
+        credits.iter().map(|credit| u64::from(credit.value)).sum()
+    }
+
+    fn epoch_sensitivity(&self, events: &[Relevant<Touch>]) -> u64 {
+        self.0.epoch_sensitivity(events)
+    }
+
+    fn site_sensitivity(&self, events: &[Relevant<Touch>]) -> u64 {
+        self.0.site_sensitivity(events)
+    }
+}

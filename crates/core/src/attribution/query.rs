@@ -1,0 +1,455 @@
+//! Attribution queries: which impressions match, and how a conversion's value is divided.
+
+use std::num::NonZeroU64;
+
+use thiserror::Error;
+
+use super::credit::allocate_credit;
+use super::impression::Impression;
+use crate::query::{Draws, Query, Release, Relevant, Request};
+use crate::{Epsilon, EpsilonError, Noise, SiteId, Timestamp};
+
+/// The report of one conversion: its value, divided over the buckets of a histogram.
+///
+/// A null report has as many buckets as any other, all zero.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Histogram(Vec<u32>);
+
+impl Release for Histogram {}
+
+impl Histogram {
+    /// The value in each bucket.
+    pub fn buckets(&self) -> &[u32] {
+        &self.0
+    }
+
+    /// Whether every bucket is zero.
+    pub fn is_null(&self) -> bool {
+        self.0.iter().all(|&value| value == 0)
+    }
+
+    /// The sum of all buckets: its L1 norm.
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|&value| u64::from(value)).sum()
+    }
+
+    pub(crate) fn make_null(&mut self, size: u32) {
+        self.0.clear();
+        self.0.resize(size as usize, 0);
+    }
+
+    /// Adds to a bucket; a bucket outside the histogram takes nothing.
+    pub(crate) fn add(&mut self, index: u32, value: u32) {
+        if let Some(bucket) = self.0.get_mut(index as usize) {
+            *bucket = bucket.saturating_add(value);
+        }
+    }
+}
+
+/// What a report needs to know of a matching impression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touch {
+    pub(crate) timestamp: Timestamp,
+    pub(crate) priority: i32,
+    pub(crate) histogram_index: u32,
+    pub(crate) match_value: u32,
+    /// Who saved the impression.
+    pub(crate) caller: SiteId,
+    /// Which of the query's callers may measure it, one bit each.
+    pub(crate) permitted: u64,
+}
+
+/// Divides the value of a conversion over the last impressions that match (the draft's sections
+/// Common Impression Matching Logic and Last-N-Touch Attribution).
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttributionQuery {
+    pub(crate) request: Request,
+    pub(crate) callers: Vec<SiteId>,
+    now: Timestamp,
+    not_before: Timestamp,
+    /// Sorted, as the two that follow.
+    pub(crate) impression_sites: Vec<SiteId>,
+    pub(crate) impression_callers: Vec<SiteId>,
+    pub(crate) match_values: Vec<u32>,
+    pub(crate) credit: Vec<f64>,
+    pub(crate) value: u32,
+    pub(crate) noise: Noise,
+    pub(crate) histogram_size: u32,
+}
+
+impl AttributionQuery {
+    /// How many buckets a histogram may have.
+    pub const MAX_HISTOGRAM_SIZE: u32 = 1 << 20;
+
+    /// How many callers may share one attribution object.
+    pub const MAX_CALLERS: usize = 64;
+
+    /// Starts a query at the moment `now`, for a histogram of `histogram_size` buckets.
+    ///
+    /// Unless told otherwise it is called by the conversion site, looks at every impression of its
+    /// window, gives all credit to the last one, with value and maximal value 1 and epsilon 1.
+    pub fn builder(
+        request: Request,
+        now: Timestamp,
+        histogram_size: u32,
+    ) -> AttributionQueryBuilder {
+        AttributionQueryBuilder {
+            request,
+            now,
+            histogram_size,
+            not_before: Timestamp(i64::MIN),
+            callers: vec![request.conversion_site],
+            impression_sites: Vec::new(),
+            impression_callers: Vec::new(),
+            match_values: Vec::new(),
+            credit: vec![1.0],
+            value: 1,
+            max_value: 1,
+            epsilon: 1.0,
+        }
+    }
+
+    /// Asks the same question again for another conversion. For simulations: nothing is allocated.
+    ///
+    /// # Errors
+    /// If `not_before` comes after `now`.
+    pub fn retarget(
+        &mut self,
+        request: Request,
+        now: Timestamp,
+        not_before: Timestamp,
+    ) -> Result<(), QueryError> {
+        check_lookback(now, not_before)?;
+        if let [caller] = self.callers.as_mut_slice()
+            && *caller == self.request.conversion_site
+        {
+            *caller = request.conversion_site;
+        }
+        self.request = request;
+        self.now = now;
+        self.not_before = not_before;
+        Ok(())
+    }
+
+    /// The report of nothing.
+    pub fn null_report(&self) -> Histogram {
+        let mut report = Histogram::default();
+        report.make_null(self.histogram_size);
+        report
+    }
+
+    /// The largest value of a conversion that the noise is made for, doubled: how far a histogram
+    /// can move.
+    fn worst_case(&self) -> u64 {
+        2 * u64::from(self.value)
+    }
+
+    /// Gives the impressions that get credit, the first to get it first, each with its part.
+    pub(crate) fn credited<'e>(
+        &self,
+        events: &'e mut [Relevant<Touch>],
+        draws: &mut Draws<'_>,
+    ) -> impl Iterator<Item = (&'e Relevant<Touch>, u32)> + use<'e> {
+        // At equal priority and time, the later saved comes first (notes on the draft, row 14).
+        let rank = |event: &Relevant<Touch>| {
+            let Touch {
+                priority,
+                timestamp,
+                ..
+            } = event.detail;
+            std::cmp::Reverse((priority, timestamp, event.epoch, event.order))
+        };
+        let count = events.len().min(self.credit.len());
+        if count > 0 && count < events.len() {
+            events.select_nth_unstable_by_key(count - 1, rank);
+        }
+        let chosen = &mut events[..count];
+        let one = (count == 1).then_some(self.value);
+        let many = (count > 1).then(|| {
+            chosen.sort_unstable_by_key(rank);
+            allocate_credit(&self.credit[..count], self.value, || draws.draw())
+        });
+        chosen
+            .iter()
+            .zip(one.into_iter().chain(many.into_iter().flatten()))
+    }
+}
+
+impl Query for AttributionQuery {
+    type Event<'e> = Impression<'e>;
+    type Detail = Touch;
+    type Report = Histogram;
+
+    fn request(&self) -> Request {
+        self.request
+    }
+
+    fn noise(&self) -> Noise {
+        self.noise
+    }
+
+    fn relevant(&self, impression: Impression<'_>) -> Option<Touch> {
+        let in_time = impression.timestamp <= self.now
+            && impression.timestamp >= self.not_before
+            && impression.expires >= self.now;
+        let caller = impression.caller();
+        let asked_for = named(&self.impression_sites, impression.site)
+            && named(&self.impression_callers, caller)
+            && named(&self.match_values, impression.match_value);
+        let open_to_site = impression.conversion_sites.is_empty()
+            || impression
+                .conversion_sites
+                .contains(&self.request.conversion_site);
+        if !(in_time && asked_for && open_to_site) {
+            return None;
+        }
+        let permitted = if impression.conversion_callers.is_empty() {
+            u64::MAX
+        } else {
+            (0..)
+                .zip(&self.callers)
+                .filter(|(_, caller)| impression.conversion_callers.contains(caller))
+                .fold(0, |bits, (bit, _)| bits | 1 << bit)
+        };
+        (permitted != 0).then_some(Touch {
+            timestamp: impression.timestamp,
+            priority: impression.priority,
+            histogram_index: impression.histogram_index,
+            match_value: impression.match_value,
+            caller,
+            permitted,
+        })
+    }
+
+    fn report(
+        &self,
+        events: &mut [Relevant<Touch>],
+        draws: &mut Draws<'_>,
+        report: &mut Histogram,
+    ) {
+        report.make_null(self.histogram_size);
+        for (event, credit) in self.credited(events, draws) {
+            report.add(event.detail.histogram_index, credit);
+        }
+    }
+
+    fn individual_sensitivity(&self, report: &Histogram) -> u64 {
+        report.total()
+    }
+
+    /// Twice the value: removing impressions can move all of it from one bucket to another.
+    fn epoch_sensitivity(&self, _: &[Relevant<Touch>]) -> u64 {
+        self.worst_case()
+    }
+
+    fn site_sensitivity(&self, _: &[Relevant<Touch>]) -> u64 {
+        self.worst_case()
+    }
+}
+
+/// Whether a sorted list names an item; the empty list names everything.
+pub(crate) fn named<T: Ord + Copy>(list: &[T], item: T) -> bool {
+    list.is_empty() || list.binary_search(&item).is_ok()
+}
+
+fn check_lookback(now: Timestamp, not_before: Timestamp) -> Result<(), QueryError> {
+    if not_before > now {
+        return Err(QueryError::Lookback { now, not_before });
+    }
+    Ok(())
+}
+
+/// Builds an [`AttributionQuery`]; [`build`](AttributionQueryBuilder::build) checks all of it.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct AttributionQueryBuilder {
+    request: Request,
+    now: Timestamp,
+    histogram_size: u32,
+    not_before: Timestamp,
+    callers: Vec<SiteId>,
+    impression_sites: Vec<SiteId>,
+    impression_callers: Vec<SiteId>,
+    match_values: Vec<u32>,
+    credit: Vec<f64>,
+    value: u32,
+    max_value: u32,
+    epsilon: f64,
+}
+
+impl AttributionQueryBuilder {
+    /// Only impressions saved at this moment or later match: now − lookback.
+    pub fn not_before(mut self, moment: Timestamp) -> Self {
+        self.not_before = moment;
+        self
+    }
+
+    /// Who calls: an intermediary, or the conversion site. Of an impression that names its
+    /// conversion callers, it must be one. For an attribution object, everyone who will share it.
+    pub fn callers(mut self, callers: impl Into<Vec<SiteId>>) -> Self {
+        self.callers = callers.into();
+        self
+    }
+
+    /// Only impressions of these sites match; of every site if empty.
+    pub fn impression_sites(mut self, sites: impl Into<Vec<SiteId>>) -> Self {
+        self.impression_sites = sites.into();
+        self
+    }
+
+    /// Only impressions that these saved match; whoever saved them if empty.
+    pub fn impression_callers(mut self, callers: impl Into<Vec<SiteId>>) -> Self {
+        self.impression_callers = callers.into();
+        self
+    }
+
+    /// Only impressions with one of these match values match; with any if empty.
+    pub fn match_values(mut self, values: impl Into<Vec<u32>>) -> Self {
+        self.match_values = values.into();
+        self
+    }
+
+    /// How credit is divided: the last impression gets the first share, and so on.
+    pub fn credit(mut self, credit: impl Into<Vec<f64>>) -> Self {
+        self.credit = credit.into();
+        self
+    }
+
+    /// The value of the conversion, and the largest value that a conversion can have.
+    pub fn value(mut self, value: u32, max_value: u32) -> Self {
+        self.value = value;
+        self.max_value = max_value;
+        self
+    }
+
+    /// What a conversion of the largest value costs.
+    pub fn epsilon(mut self, epsilon: f64) -> Self {
+        self.epsilon = epsilon;
+        self
+    }
+
+    /// The query.
+    ///
+    /// # Errors
+    /// If anything is out of range; the error names it, its value and the limit.
+    pub fn build(self) -> Result<AttributionQuery, QueryError> {
+        fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
+            list.sort_unstable();
+            list.dedup();
+            list
+        }
+        let epsilon = Epsilon::new(self.epsilon)?;
+        check_lookback(self.now, self.not_before)?;
+        let max_size = AttributionQuery::MAX_HISTOGRAM_SIZE;
+        if !(1..=max_size).contains(&self.histogram_size) {
+            return Err(QueryError::HistogramSize {
+                got: self.histogram_size,
+            });
+        }
+        if self.value == 0 || self.value > self.max_value {
+            return Err(QueryError::Value {
+                got: self.value,
+                max_value: self.max_value,
+            });
+        }
+        let Some(sensitivity) = NonZeroU64::new(2 * u64::from(self.max_value)) else {
+            return Err(QueryError::Value {
+                got: self.value,
+                max_value: self.max_value,
+            });
+        };
+        if self.credit.is_empty() {
+            return Err(QueryError::NoCredit);
+        }
+        if let Some(&got) = self
+            .credit
+            .iter()
+            .find(|share| share.is_nan() || **share <= 0.0)
+        {
+            return Err(QueryError::Credit { got });
+        }
+        let sum: f64 = self.credit.iter().sum();
+        if !sum.is_finite() {
+            return Err(QueryError::CreditSum { got: sum });
+        }
+        if !(1..=AttributionQuery::MAX_CALLERS).contains(&self.callers.len()) {
+            return Err(QueryError::Callers {
+                got: self.callers.len(),
+            });
+        }
+        Ok(AttributionQuery {
+            request: self.request,
+            callers: self.callers,
+            now: self.now,
+            not_before: self.not_before,
+            impression_sites: sorted(self.impression_sites),
+            impression_callers: sorted(self.impression_callers),
+            match_values: sorted(self.match_values),
+            credit: self.credit,
+            value: self.value,
+            noise: Noise::new(epsilon, sensitivity),
+            histogram_size: self.histogram_size,
+        })
+    }
+}
+
+/// Why there is no such query. Nothing was charged.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// The epsilon is out of range.
+    #[error(transparent)]
+    Epsilon(#[from] EpsilonError),
+    /// The value is zero or above the maximal value.
+    #[error("value must be in [1, maxValue = {max_value}], got {got}")]
+    Value {
+        /// What was given.
+        got: u32,
+        /// The largest value a conversion can have.
+        max_value: u32,
+    },
+    /// There is no credit to give.
+    #[error("credit must have at least 1 share, got 0")]
+    NoCredit,
+    /// A share of credit is not positive.
+    #[error("every share of credit must be above 0, got {got}")]
+    Credit {
+        /// What was given.
+        got: f64,
+    },
+    /// The shares of credit are too large to divide with.
+    #[error("the sum of credit must be finite, got {got}")]
+    CreditSum {
+        /// The sum.
+        got: f64,
+    },
+    /// The histogram has no buckets, or too many.
+    #[error(
+        "histogram size must be in [1, {max}], got {got}",
+        max = AttributionQuery::MAX_HISTOGRAM_SIZE
+    )]
+    HistogramSize {
+        /// What was given.
+        got: u32,
+    },
+    /// Nobody calls, or too many do.
+    #[error(
+        "the callers must be 1 to {max}, got {got}",
+        max = AttributionQuery::MAX_CALLERS
+    )]
+    Callers {
+        /// How many were given.
+        got: usize,
+    },
+    /// The lookback begins after now.
+    #[error(
+        "the lookback must not begin after now, got {} after {}",
+        not_before.0, now.0
+    )]
+    Lookback {
+        /// The moment of the request.
+        now: Timestamp,
+        /// Where its lookback begins.
+        not_before: Timestamp,
+    },
+}

@@ -1,0 +1,254 @@
+//! The impression store in memory.
+
+use std::convert::Infallible;
+use std::num::NonZeroU32;
+
+use super::impression::Impression;
+use super::index::{Audiences, Index, NONE, Slot};
+use super::query::{AttributionQuery, Touch};
+use crate::EpochIndex;
+use crate::epochs::{Epochs, Recycle};
+use crate::query::{EventStore, Query, Relevant};
+
+/// How many impressions are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreLimits {
+    /// In one epoch. While `sites × 1,000` is at most this, every site keeps at least 1,000.
+    pub impressions_per_epoch: NonZeroU32,
+}
+
+impl Default for StoreLimits {
+    /// 100,000 impressions an epoch: 1,000 for each of 100 sites.
+    fn default() -> Self {
+        Self {
+            impressions_per_epoch: NonZeroU32::MIN.saturating_add(99_999),
+        }
+    }
+}
+
+/// The impressions of a device, by epoch, with indexes for matching.
+///
+/// The cost of a query follows what can match, not what is stored: an epoch with more than a few
+/// impressions has an index by impression site, by caller, by match value and by who may measure.
+///
+/// When an epoch is full, saving an impression removes the oldest impression of the site that has
+/// most; of several such sites, of the one whose oldest impression is oldest. A site can crowd out
+/// only itself, and an epoch never another: what is kept of an epoch is a function of what was
+/// saved in it.
+#[derive(Debug, Clone, Default)]
+pub struct ImpressionStore {
+    limits: StoreLimits,
+    epochs: Epochs<EpochStore>,
+}
+
+impl ImpressionStore {
+    /// An empty store.
+    pub fn new(limits: StoreLimits) -> Self {
+        Self {
+            limits,
+            epochs: Epochs::default(),
+        }
+    }
+
+    /// Saves an impression. Says whether it was: an epoch that was pruned keeps nothing.
+    pub fn save(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> bool {
+        let limit = self.limits.impressions_per_epoch.get() as usize;
+        match self.epochs.get_or_create(epoch) {
+            Some(store) => {
+                store.save(impression, limit);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The impressions of an epoch, in the order in which they were saved.
+    pub fn impressions(&self, epoch: EpochIndex) -> impl Iterator<Item = Impression<'_>> {
+        self.epochs.get(epoch).into_iter().flat_map(|store| {
+            let live = store.slots.iter().filter(|slot| slot.is_live());
+            live.map(|slot| slot.impression(&store.audiences))
+        })
+    }
+
+    /// The epochs that have impressions, oldest first.
+    pub fn epochs(&self) -> impl Iterator<Item = EpochIndex> {
+        self.epochs
+            .iter()
+            .filter(|(_, store)| store.live > 0)
+            .map(|(epoch, _)| epoch)
+    }
+
+    /// How many impressions are stored.
+    pub fn len(&self) -> usize {
+        self.epochs.iter().map(|(_, store)| store.live).sum()
+    }
+
+    /// Whether none are.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keeps only the impressions that `keep` says, and tells how many went.
+    pub fn retain(&mut self, mut keep: impl FnMut(Impression<'_>) -> bool) -> usize {
+        let before = self.len();
+        for store in self.epochs.values_mut() {
+            store.retain(&mut keep);
+        }
+        before - self.len()
+    }
+
+    /// Forgets the epochs before `epoch`.
+    pub fn prune_before(&mut self, epoch: EpochIndex) {
+        self.epochs.prune_before(epoch);
+    }
+
+    /// Empties it for another device, keeping its buffers.
+    pub fn reset(&mut self) {
+        self.epochs.reset();
+    }
+}
+
+impl EventStore<AttributionQuery> for ImpressionStore {
+    type Error = Infallible;
+
+    fn find(
+        &self,
+        epoch: EpochIndex,
+        query: &AttributionQuery,
+        found: &mut Vec<Relevant<Touch>>,
+    ) -> Result<(), Infallible> {
+        if let Some(store) = self.epochs.get(epoch) {
+            store.visit(epoch, query, found);
+        }
+        Ok(())
+    }
+}
+
+/// From this many impressions on, an epoch has an index. Below, looking at each is faster, and a
+/// simulated device of three impressions pays for nothing.
+const INDEXED: usize = 32;
+
+#[derive(Debug, Clone, Default)]
+struct EpochStore {
+    /// In the order of saving; some may be removed.
+    slots: Vec<Slot>,
+    /// How many are not.
+    live: usize,
+    audiences: Audiences,
+    index: Option<Box<Index>>,
+}
+
+impl Recycle for EpochStore {
+    fn recycle(&mut self) {
+        if self.slots.capacity() > 1024 {
+            *self = Self::default();
+            return;
+        }
+        self.slots.clear();
+        self.live = 0;
+        self.audiences.clear();
+        self.index = None;
+    }
+}
+
+impl EpochStore {
+    fn save(&mut self, impression: &Impression<'_>, limit: usize) {
+        let (sites, callers) = (impression.conversion_sites, impression.conversion_callers);
+        let audience = self.audiences.intern(sites, callers);
+        if self.slots.len() == self.slots.capacity() && self.slots.len() >= INDEXED {
+            // By a quarter instead of doubling: memory is scarcer on a device than copying.
+            self.slots.reserve_exact(self.slots.len() / 4);
+        }
+        self.slots.push(Slot::new(impression, audience));
+        self.live += 1;
+        let newest = self.slots.len() - 1;
+        match &mut self.index {
+            Some(index) => index.link(&mut self.slots, &self.audiences, newest),
+            None if self.slots.len() > INDEXED => self.rebuild_index(),
+            None => {}
+        }
+        if self.live > limit {
+            self.evict();
+        }
+    }
+
+    fn evict(&mut self) {
+        if self.index.is_none() {
+            self.rebuild_index();
+        }
+        let evicted = match &mut self.index {
+            Some(index) => index.evict(&self.slots),
+            None => None,
+        };
+        if let Some(slot) = evicted.and_then(|at| self.slots.get_mut(at as usize)) {
+            slot.audience = NONE;
+            self.live -= 1;
+        }
+        let removed = self.slots.len() - self.live;
+        if removed > INDEXED.max(self.live / 4) {
+            self.compact();
+        }
+    }
+
+    fn retain(&mut self, keep: &mut dyn FnMut(Impression<'_>) -> bool) {
+        let mut removed = false;
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_live()) {
+            if !keep(slot.impression(&self.audiences)) {
+                slot.audience = NONE;
+                self.live -= 1;
+                removed = true;
+            }
+        }
+        if removed {
+            self.compact();
+        }
+    }
+
+    /// Forgets removed slots and the audiences that nobody has any more.
+    fn compact(&mut self) {
+        let old = std::mem::take(&mut self.audiences);
+        self.slots.retain(Slot::is_live);
+        for slot in &mut self.slots {
+            let impression = slot.impression(&old);
+            let (sites, callers) = (impression.conversion_sites, impression.conversion_callers);
+            let audience = self.audiences.intern(sites, callers);
+            *slot = Slot::new(&impression, audience);
+        }
+        if self.index.take().is_some() {
+            self.rebuild_index();
+        }
+    }
+
+    fn rebuild_index(&mut self) {
+        let index = Index::build(&mut self.slots, &self.audiences);
+        self.index = Some(Box::new(index));
+    }
+
+    fn visit(&self, epoch: EpochIndex, query: &AttributionQuery, found: &mut Vec<Relevant<Touch>>) {
+        let mut consider = |order: u32, slot: &Slot| {
+            if !slot.is_live() {
+                return;
+            }
+            let impression = slot.impression(&self.audiences);
+            if let Some(detail) = query.relevant(impression) {
+                found.push(Relevant {
+                    epoch,
+                    order,
+                    site: impression.site,
+                    user_action: impression.user_action,
+                    detail,
+                });
+            }
+        };
+        match &self.index {
+            Some(index) => index.visit(&self.slots, &self.audiences, query, |at| {
+                consider(at, &self.slots[at as usize]);
+            }),
+            None => {
+                for (order, slot) in (0..).zip(&self.slots) {
+                    consider(order, slot);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Filters: what each of them is for, and what it says when it is asked to pay.
+
+use std::fmt;
+
+use crate::{Capacity, EpochIndex, MicroEpsilon, SiteId, UserAction};
+
+/// One filter of an epoch: a capacity, and what has been consumed of it (the paper's Def. of the
+/// per-device-epoch state).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Filter {
+    /// The budget of one querier. It bounds what that querier learns.
+    Querier(SiteId),
+    /// The budget of the whole device. It bounds what all queriers together learn.
+    Global,
+    /// The quota of one impression site: how much of the global budget it can help consume by
+    /// showing ads. It protects utility, not privacy.
+    ImpressionSite(SiteId),
+    /// The quota of one conversion site: how much of the global budget conversions there can
+    /// consume. It protects utility, not privacy.
+    ConversionSite(SiteId),
+    /// The budget of one user action: an alternative to the domain cap, kept for comparison
+    /// (appendix "Examples of Cap Interactions", corrected form). Off unless a policy sets it.
+    UserAction(UserAction),
+}
+
+impl Filter {
+    /// What kind of filter it is.
+    pub const fn kind(self) -> FilterKind {
+        match self {
+            Self::Querier(_) => FilterKind::Querier,
+            Self::Global => FilterKind::Global,
+            Self::ImpressionSite(_) => FilterKind::ImpressionSite,
+            Self::ConversionSite(_) => FilterKind::ConversionSite,
+            Self::UserAction(_) => FilterKind::UserAction,
+        }
+    }
+}
+
+/// The kinds of filters. All filters of a kind have one capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FilterKind {
+    /// See [`Filter::Querier`].
+    Querier,
+    /// See [`Filter::Global`].
+    Global,
+    /// See [`Filter::ImpressionSite`].
+    ImpressionSite,
+    /// See [`Filter::ConversionSite`].
+    ConversionSite,
+    /// See [`Filter::UserAction`].
+    UserAction,
+}
+
+impl FilterKind {
+    /// Every kind, in the order in which refusals are named.
+    pub const ALL: [Self; 5] = [
+        Self::Querier,
+        Self::Global,
+        Self::ImpressionSite,
+        Self::ConversionSite,
+        Self::UserAction,
+    ];
+}
+
+impl fmt::Display for FilterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Querier => "querier budget",
+            Self::Global => "global budget",
+            Self::ImpressionSite => "impression-site quota",
+            Self::ConversionSite => "conversion-site quota",
+            Self::UserAction => "user-action budget",
+        })
+    }
+}
+
+/// What a filter holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Balance {
+    /// How much it lets through in all.
+    pub capacity: Capacity,
+    /// How much has passed already. Always zero for an unlimited filter, which keeps no record.
+    pub consumed: MicroEpsilon,
+}
+
+impl Balance {
+    /// What is left, or `None` when it is unlimited.
+    pub fn remaining(self) -> Option<MicroEpsilon> {
+        self.capacity
+            .amount()
+            .map(|capacity| capacity.saturating_sub(self.consumed))
+    }
+
+    /// Whether `asked` more fits.
+    pub fn covers(self, asked: MicroEpsilon) -> bool {
+        self.capacity.covers(self.consumed, asked)
+    }
+}
+
+/// A loss to take from one filter of one epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Charge {
+    /// The epoch whose filter pays.
+    pub epoch: EpochIndex,
+    /// The filter that pays.
+    pub filter: Filter,
+    /// How much.
+    pub amount: MicroEpsilon,
+}
+
+/// What a filter held when it was asked to pay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Check {
+    /// The epoch.
+    pub epoch: EpochIndex,
+    /// The filter.
+    pub filter: Filter,
+    /// What it held before.
+    pub balance: Balance,
+    /// What was asked of it.
+    pub asked: MicroEpsilon,
+}
+
+impl Check {
+    /// Whether it can pay.
+    pub fn fits(&self) -> bool {
+        self.balance.covers(self.asked)
+    }
+
+    /// How much is missing; zero when it can pay.
+    pub fn short_by(&self) -> MicroEpsilon {
+        match self.balance.remaining() {
+            Some(remaining) => self.asked.saturating_sub(remaining),
+            None => MicroEpsilon::ZERO,
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Balance { capacity, consumed } = self.balance;
+        write!(f, "{}", self.filter.kind())?;
+        match self.filter {
+            Filter::Querier(SiteId(site))
+            | Filter::ImpressionSite(SiteId(site))
+            | Filter::ConversionSite(SiteId(site)) => write!(f, " of site #{site}")?,
+            Filter::UserAction(UserAction(action)) => write!(f, " of action #{action}")?,
+            Filter::Global => {}
+        }
+        write!(
+            f,
+            " in epoch {}: capacity {capacity}, consumed {consumed}, asked {}",
+            self.epoch.0, self.asked
+        )
+    }
+}

@@ -1,0 +1,141 @@
+//! Names of things, as small numbers: sites, epochs, user actions, moments.
+//!
+//! The core knows no strings. Whoever embeds it gives every site a number and keeps the table; a
+//! wrong mix of two kinds of numbers does not compile.
+
+use thiserror::Error;
+
+/// A site (registrable domain) as the application numbered it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SiteId(pub u32);
+
+/// The index of an epoch: a fixed period of one device's time. It may be negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EpochIndex(pub i64);
+
+/// The id of a user action: an intentional act of the user, such as a click. Everything it causes
+/// carries its id (the paper's `uaCtx`).
+///
+/// What the proofs need of whoever assigns ids: they grow, one is never used again (also after a
+/// restart), and an action ends at the epoch change at the latest, so that all impressions of one
+/// action lie in one epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserAction(pub u64);
+
+/// A moment of the device's clock, in the application's unit. The core only compares moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub i64);
+
+/// The epochs that a request looks back over.
+///
+/// Whether a window has one epoch or several changes what a report costs, so it is decided from
+/// the request and the clock alone, `epoch(now − lookback) = epoch(now)`. What is stored, pruned
+/// or cleared has no say: otherwise the cost of one epoch would tell about another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    earliest: EpochIndex,
+    current: EpochIndex,
+    readable_from: EpochIndex,
+}
+
+impl Window {
+    /// How many epochs a window may have: every request does work for each of them.
+    pub const MAX_EPOCHS: u64 = 4096;
+
+    /// The window from the epoch of `now − lookback` to the epoch of `now`, both included.
+    ///
+    /// # Errors
+    /// If it is reversed or longer than [`Window::MAX_EPOCHS`].
+    pub fn new(earliest: EpochIndex, current: EpochIndex) -> Result<Self, WindowError> {
+        if earliest > current {
+            return Err(WindowError::Reversed { earliest, current });
+        }
+        let epochs = current.0.abs_diff(earliest.0).saturating_add(1);
+        if epochs > Self::MAX_EPOCHS {
+            return Err(WindowError::TooLong { epochs });
+        }
+        Ok(Self {
+            earliest,
+            current,
+            readable_from: earliest,
+        })
+    }
+
+    /// The window of one epoch.
+    pub const fn single(epoch: EpochIndex) -> Self {
+        Self {
+            earliest: epoch,
+            current: epoch,
+            readable_from: epoch,
+        }
+    }
+
+    /// The same window of which epochs before `epoch` are not read, because the user cleared the
+    /// browsing history since (the draft's starting epoch for attribution). It stays a window of
+    /// as many epochs.
+    #[must_use]
+    pub fn readable_from(mut self, epoch: EpochIndex) -> Self {
+        self.readable_from = self.readable_from.max(epoch);
+        self
+    }
+
+    /// Whether it has one epoch.
+    pub fn is_single(self) -> bool {
+        self.earliest == self.current
+    }
+
+    /// The epochs to read, oldest first.
+    pub fn epochs(self) -> impl Iterator<Item = EpochIndex> {
+        (self.readable_from.0..=self.current.0).map(EpochIndex)
+    }
+}
+
+/// Two epochs that bound no window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WindowError {
+    /// The first epoch comes after the last.
+    #[error("a window must not end before it begins, got epochs {} to {}", earliest.0, current.0)]
+    Reversed {
+        /// The epoch of now − lookback.
+        earliest: EpochIndex,
+        /// The epoch of now.
+        current: EpochIndex,
+    },
+    /// More epochs than one request may look at.
+    #[error("a window must have at most {max} epochs, got {epochs}", max = Window::MAX_EPOCHS)]
+    TooLong {
+        /// How many it would have.
+        epochs: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_checked() {
+        let window = |from, to| Window::new(EpochIndex(from), EpochIndex(to));
+        assert_eq!(
+            window(3, 2).unwrap_err().to_string(),
+            "a window must not end before it begins, got epochs 3 to 2"
+        );
+        assert_eq!(
+            window(i64::MIN, i64::MAX).unwrap_err().to_string(),
+            "a window must have at most 4096 epochs, got 18446744073709551615"
+        );
+        assert_eq!(window(-1, 1).unwrap().epochs().count(), 3);
+        assert!(window(2, 2).unwrap().is_single());
+    }
+
+    #[test]
+    fn clearing_hides_epochs_but_does_not_make_a_window_single() {
+        let window = Window::new(EpochIndex(1), EpochIndex(3)).unwrap();
+        let cleared = window.readable_from(EpochIndex(3));
+        assert_eq!(cleared.epochs().collect::<Vec<_>>(), [EpochIndex(3)]);
+        assert!(!cleared.is_single());
+        assert_eq!(window.readable_from(EpochIndex(9)).epochs().count(), 0);
+        assert_eq!(window.readable_from(EpochIndex(-9)).epochs().count(), 3);
+    }
+}

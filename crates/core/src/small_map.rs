@@ -1,0 +1,150 @@
+//! A map for few entries that also copes with many.
+
+use std::hash::{BuildHasher, Hash};
+
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
+
+/// Up to this many entries, looking at each is faster than hashing.
+const SCANNED: usize = 16;
+
+/// A map from small keys to small values, in insertion order.
+///
+/// Most devices have a few filters an epoch: those are found by looking at each. A device under
+/// attack has thousands: from [`SCANNED`] on, a hash table points into the entries. Emptying it
+/// keeps the buffers, so that a simulator's steady state allocates nothing.
+#[derive(Debug, Clone)]
+pub(crate) struct SmallMap<K, V> {
+    entries: Vec<(K, V)>,
+    index: HashTable<u32>,
+}
+
+impl<K, V> Default for SmallMap<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            index: HashTable::new(),
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V> SmallMap<K, V> {
+    pub(crate) fn get(&self, key: K) -> Option<&V> {
+        self.position(key).map(|at| &self.entries[at].1)
+    }
+
+    /// Where the value of `key` is, having put `default` there if there was none; and whether
+    /// that was so.
+    pub(crate) fn entry(&mut self, key: K, default: V) -> (usize, bool) {
+        if let Some(at) = self.position(key) {
+            return (at, false);
+        }
+        let at = self.entries.len();
+        self.entries.push((key, default));
+        if at == SCANNED {
+            (0..=at).for_each(|at| self.index_entry(at));
+        } else if at > SCANNED {
+            self.index_entry(at);
+        }
+        (at, true)
+    }
+
+    pub(crate) fn value_mut(&mut self, at: usize) -> &mut V {
+        &mut self.entries[at].1
+    }
+
+    /// Takes back the newest entry.
+    pub(crate) fn pop(&mut self) {
+        let Some((key, _)) = self.entries.pop() else {
+            return;
+        };
+        let at = self.entries.len();
+        if at == SCANNED {
+            self.index.clear();
+        } else if at > SCANNED
+            && let Ok(found) = self
+                .index
+                .find_entry(hash(&key), |&other| other as usize == at)
+        {
+            found.remove();
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.iter().map(|(key, value)| (key, value))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.index.clear();
+    }
+
+    #[inline]
+    fn position(&self, key: K) -> Option<usize> {
+        if self.entries.len() <= SCANNED {
+            return self.entries.iter().position(|(other, _)| *other == key);
+        }
+        self.index
+            .find(hash(&key), |&at| self.entries[at as usize].0 == key)
+            .map(|&at| at as usize)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "four billion entries of an epoch would not fit in memory"
+    )]
+    fn index_entry(&mut self, at: usize) {
+        let entries = &self.entries;
+        self.index
+            .insert_unique(hash(&entries[at].0), at as u32, |&at| {
+                hash(&entries[at as usize].0)
+            });
+    }
+}
+
+fn hash<K: Hash>(key: &K) -> u64 {
+    FxBuildHasher.hash_one(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        /// Whatever is put in, taken back and dropped, it answers as a plain map does.
+        #[test]
+        fn answers_as_a_plain_map(keys in prop::collection::vec((0..60_u32, 0..10_u8), 0..200)) {
+            let mut map = SmallMap::default();
+            let mut model = BTreeMap::new();
+            let mut order = Vec::new();
+            for (key, what) in keys {
+                match what {
+                    0 => {
+                        map.pop();
+                        if let Some(newest) = order.pop() {
+                            model.remove(&newest);
+                        }
+                    }
+                    _ => {
+                        let (at, new) = map.entry(key, 0_u32);
+                        *map.value_mut(at) += 1;
+                        prop_assert_eq!(new, !model.contains_key(&key));
+                        *model.entry(key).or_insert(0) += 1;
+                        if new {
+                            order.push(key);
+                        }
+                    }
+                }
+                for key in 0..60 {
+                    prop_assert_eq!(map.get(key), model.get(&key));
+                }
+            }
+        }
+    }
+}
