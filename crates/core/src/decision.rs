@@ -67,12 +67,13 @@ impl Decision {
         self.checks.len()
     }
 
-    pub(crate) fn check(&mut self, check: Check) {
-        self.checks.push(check);
-    }
-
     pub(crate) fn checks_since(&self, mark: usize) -> &[Check] {
         &self.checks[mark..]
+    }
+
+    /// The checks of all epochs so far, to add to.
+    pub(crate) fn checks_mut(&mut self) -> &mut Vec<Check> {
+        &mut self.checks
     }
 
     /// Closes an epoch in which nothing was asked of any filter.
@@ -145,6 +146,16 @@ pub enum Fate {
     Dropped(Cause),
 }
 
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NothingRelevant => f.pad("nothing relevant"),
+            Self::Passed => f.pad("passed"),
+            Self::Dropped(cause) => f.pad(&format!("dropped by the {cause}")),
+        }
+    }
+}
+
 /// Why an epoch was dropped, in the order in which one cause is named for several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
@@ -161,7 +172,7 @@ impl fmt::Display for Cause {
         match self {
             Self::DomainCap => f.pad("domain cap"),
             Self::Filter(kind) => kind.fmt(f),
-            Self::Pruned => f.pad("pruned epoch"),
+            Self::Pruned => f.pad("age of the epoch"),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::ledger::{Admission, Admit, Changes, LedgerStore};
 use crate::loss::{EpochLoss, epoch_loss, site_loss};
 use crate::policy::{DepletedSites, Policy};
 use crate::query::{Draws, EventStore, Query, Relevant, Request};
-use crate::{Capacity, Charge, Check, EpochIndex, Filter, MicroEpsilon, SiteId};
+use crate::{Capacity, Check, EpochIndex, Filter, MicroEpsilon, SiteId};
 
 /// The result of a request, and the buffers it was computed in: use one for many requests.
 #[derive(Debug)]
@@ -201,7 +201,7 @@ impl<Q: Query, L: LedgerStore> Generation<'_, Q, L> {
     /// A request never matches events of its own user action: one action alone would be stock and
     /// flow at once.
     fn exclude_own_action(&mut self, begin: usize) {
-        if self.policy.matches_own_action {
+        if self.policy.matches_own_action() {
             return;
         }
         let found = &mut self.workspace.found;
@@ -225,7 +225,7 @@ impl<Q: Query, L: LedgerStore> Generation<'_, Q, L> {
         }
         let first_check = self.workspace.decision.mark();
         let mut loss = self.losses(begin);
-        if self.policy.depleted_sites == DepletedSites::DropSite {
+        if self.policy.depleted_sites() == DepletedSites::DropSite {
             while self.drop_depleted_sites(epoch, begin)? {
                 loss = self.losses(begin);
             }
@@ -244,11 +244,7 @@ impl<Q: Query, L: LedgerStore> Generation<'_, Q, L> {
             decision, changes, ..
         } = &mut *self.workspace;
         if fate == Fate::Passed {
-            let paid = decision.checks_since(asked).iter().map(|check| Charge {
-                epoch,
-                filter: check.filter,
-                amount: check.asked,
-            });
+            let paid = decision.checks_since(asked).iter().map(Check::charge);
             changes.charges.extend(paid);
         }
         decision.record(epoch, matched, loss.shared, fate, (first_check, asked));
@@ -294,12 +290,19 @@ impl<Q: Query, L: LedgerStore> Generation<'_, Q, L> {
             ..
         } = &mut *self.workspace;
         let mark = decision.mark();
-        for &(site, asked) in site_losses.iter() {
-            let check = check(self.ledger, epoch, Filter::ImpressionSite(site), asked)?;
-            if let Some(check) = check.filter(|check| !check.fits()) {
-                decision.check(check);
-            }
+        if self.policy.capacities().impression_site == Capacity::Unlimited {
+            return Ok(false);
         }
+        let checks = decision.checks_mut();
+        for &(site, asked) in site_losses.iter() {
+            checks.push(Check::new(epoch, Filter::ImpressionSite(site), asked));
+        }
+        self.ledger.look_up(epoch, &mut checks[mark..])?;
+        let mut at = 0;
+        checks.retain(|check| {
+            at += 1;
+            at <= mark || !check.fits()
+        });
         let depleted = decision.checks_since(mark);
         if depleted.is_empty() {
             return Ok(false);
@@ -338,27 +341,24 @@ impl<Q: Query, L: LedgerStore> Generation<'_, Q, L> {
             site_losses,
             ..
         } = &mut *self.workspace;
-        let before = [
-            (Filter::Querier(querier), of_querier),
-            (Filter::Global, loss.shared),
-        ];
-        let sites = site_losses
-            .iter()
-            .map(|&(site, lost)| (Filter::ImpressionSite(site), lost));
-        let after = [
-            (Filter::ConversionSite(conversion_site), loss.shared),
-            (Filter::UserAction(user_action), loss.shared),
-        ];
-        let mut cause = None;
-        for (filter, asked) in before.into_iter().chain(sites).chain(after) {
-            if let Some(check) = check(self.ledger, epoch, filter, asked)? {
-                if !check.fits() && cause.is_none() {
-                    cause = Some(Cause::Filter(filter.kind()));
-                }
-                decision.check(check);
+        let mark = decision.mark();
+        let checks = decision.checks_mut();
+        let capacities = self.policy.capacities();
+        let mut ask = |filter: Filter, asked: MicroEpsilon| {
+            if !asked.is_zero() && capacities.of(filter.kind()) != Capacity::Unlimited {
+                checks.push(Check::new(epoch, filter, asked));
             }
+        };
+        ask(Filter::Querier(querier), of_querier);
+        ask(Filter::Global, loss.shared);
+        for &(site, lost) in site_losses.iter() {
+            ask(Filter::ImpressionSite(site), lost);
         }
-        Ok(cause)
+        ask(Filter::ConversionSite(conversion_site), loss.shared);
+        ask(Filter::UserAction(user_action), loss.shared);
+        self.ledger.look_up(epoch, &mut checks[mark..])?;
+        let short = checks[mark..].iter().find(|check| !check.fits());
+        Ok(short.map(|check| Cause::Filter(check.filter.kind())))
     }
 
     /// Computes the report from the found events that begin at `begin`.
@@ -372,25 +372,4 @@ impl<Q: Query, L: LedgerStore> Generation<'_, Q, L> {
         let mut draws = Draws::new(self.draw, drawn);
         self.query.report(&mut found[begin..], &mut draws, report);
     }
-}
-
-/// What a filter says when it is asked to pay; `None` when there is nothing to ask, because the
-/// charge is zero or the filter unlimited.
-#[inline]
-pub(crate) fn check<L: LedgerStore>(
-    ledger: &L,
-    epoch: EpochIndex,
-    filter: Filter,
-    asked: MicroEpsilon,
-) -> Result<Option<Check>, L::Error> {
-    if asked.is_zero() {
-        return Ok(None);
-    }
-    let balance = ledger.balance(epoch, filter)?;
-    Ok((balance.capacity != Capacity::Unlimited).then_some(Check {
-        epoch,
-        filter,
-        balance,
-        asked,
-    }))
 }

@@ -10,54 +10,60 @@ pub(crate) trait Recycle: Default {
 /// The records of the epochs that are kept, in order. A device keeps a handful.
 #[derive(Debug, Clone)]
 pub(crate) struct Epochs<T> {
-    live: Vec<(EpochIndex, T)>,
-    spare: Vec<T>,
+    /// The records in use, sorted, and behind them those that wait to be used again.
+    records: Vec<(EpochIndex, T)>,
+    used: usize,
     first_kept: EpochIndex,
 }
 
 impl<T> Default for Epochs<T> {
     fn default() -> Self {
         Self {
-            live: Vec::new(),
-            spare: Vec::new(),
+            records: Vec::new(),
+            used: 0,
             first_kept: EpochIndex(i64::MIN),
         }
     }
 }
 
 impl<T: Recycle> Epochs<T> {
+    #[inline]
     pub(crate) fn get(&self, epoch: EpochIndex) -> Option<&T> {
         let at = self.find(epoch).ok()?;
-        self.live.get(at).map(|(_, record)| record)
+        Some(&self.records[at].1)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, epoch: EpochIndex) -> Option<&mut T> {
         let at = self.find(epoch).ok()?;
-        self.live.get_mut(at).map(|(_, record)| record)
+        Some(&mut self.records[at].1)
     }
 
     /// The record of an epoch, empty if there was none; `None` if the epoch was pruned.
+    #[inline]
     pub(crate) fn get_or_create(&mut self, epoch: EpochIndex) -> Option<&mut T> {
         if epoch < self.first_kept {
             return None;
         }
-        let at = self.find(epoch).unwrap_or_else(|at| {
-            let record = self.spare.pop().unwrap_or_default();
-            self.live.insert(at, (epoch, record));
-            at
-        });
-        self.live.get_mut(at).map(|(_, record)| record)
+        let at = match self.find(epoch) {
+            Ok(at) => at,
+            Err(at) => self.create(at, epoch),
+        };
+        Some(&mut self.records[at].1)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (EpochIndex, &T)> {
-        self.live.iter().map(|(epoch, record)| (*epoch, record))
+        let used = self.records[..self.used].iter();
+        used.map(|(epoch, record)| (*epoch, record))
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.live.iter_mut().map(|(_, record)| record)
+        let used = self.records[..self.used].iter_mut();
+        used.map(|(_, record)| record)
     }
 
     /// The first epoch that has not been pruned.
+    #[inline]
     pub(crate) fn first_kept(&self) -> EpochIndex {
         self.first_kept
     }
@@ -65,32 +71,93 @@ impl<T: Recycle> Epochs<T> {
     /// Forgets the epochs before `epoch`, for good: they can not be created again.
     pub(crate) fn prune_before(&mut self, epoch: EpochIndex) {
         self.first_kept = self.first_kept.max(epoch);
-        let pruned = self.live.partition_point(|(index, _)| *index < epoch);
-        self.recycle_first(pruned);
+        let used = &mut self.records[..self.used];
+        let pruned = used.partition_point(|(index, _)| *index < epoch);
+        used[..pruned]
+            .iter_mut()
+            .for_each(|(_, record)| record.recycle());
+        used.rotate_left(pruned);
+        self.used -= pruned;
     }
 
     /// Forgets everything, as if new, but keeps the buffers.
     pub(crate) fn reset(&mut self) {
         self.first_kept = EpochIndex(i64::MIN);
-        self.recycle_first(self.live.len());
+        self.values_mut().for_each(Recycle::recycle);
+        self.used = 0;
     }
 
-    fn recycle_first(&mut self, count: usize) {
-        for (_, mut record) in self.live.drain(..count) {
-            record.recycle();
-            self.spare.push(record);
+    fn create(&mut self, at: usize, epoch: EpochIndex) -> usize {
+        match self.records.get_mut(self.used) {
+            Some(record) => record.0 = epoch,
+            None => self.records.push((epoch, T::default())),
         }
+        self.used += 1;
+        self.records[at..self.used].rotate_right(1);
+        at
     }
 
     /// Where an epoch is, or where it belongs. Most calls are about the newest epochs.
+    #[inline]
     fn find(&self, epoch: EpochIndex) -> Result<usize, usize> {
-        for (at, (index, _)) in self.live.iter().enumerate().rev() {
-            match index.cmp(&epoch) {
-                std::cmp::Ordering::Equal => return Ok(at),
-                std::cmp::Ordering::Less => return Err(at + 1),
-                std::cmp::Ordering::Greater => {}
+        let mut at = self.used;
+        while at > 0 {
+            let found = self.records[at - 1].0;
+            if found <= epoch {
+                return if found == epoch { Ok(at - 1) } else { Err(at) };
             }
+            at -= 1;
         }
         Err(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    impl Recycle for Vec<i64> {
+        fn recycle(&mut self) {
+            self.clear();
+        }
+    }
+
+    proptest! {
+        /// Whatever is created, pruned and reset, it holds what a plain map holds.
+        #[test]
+        fn holds_what_a_plain_map_holds(steps in prop::collection::vec((0..12_u8, -4..8_i64), 0..60)) {
+            let mut epochs: Epochs<Vec<i64>> = Epochs::default();
+            let mut model: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+            let mut first = i64::MIN;
+            for (what, epoch) in steps {
+                match what {
+                    0 => {
+                        epochs.prune_before(EpochIndex(epoch));
+                        first = first.max(epoch);
+                        model.retain(|&other, _| other >= first);
+                    }
+                    1 => {
+                        epochs.reset();
+                        first = i64::MIN;
+                        model.clear();
+                    }
+                    _ => match epochs.get_or_create(EpochIndex(epoch)) {
+                        Some(record) => {
+                            record.push(epoch);
+                            model.entry(epoch).or_default().push(epoch);
+                        }
+                        None => prop_assert!(epoch < first),
+                    },
+                }
+                let all: Vec<_> = epochs.iter().map(|(epoch, record)| (epoch.0, record)).collect();
+                let expected: Vec<_> = model.iter().map(|(epoch, record)| (*epoch, record)).collect();
+                prop_assert_eq!(all, expected);
+                for epoch in -4..8 {
+                    prop_assert_eq!(epochs.get(EpochIndex(epoch)), model.get(&epoch));
+                }
+            }
+        }
     }
 }

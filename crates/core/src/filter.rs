@@ -122,6 +122,29 @@ pub struct Check {
 }
 
 impl Check {
+    /// A check that is still to be looked up.
+    pub(crate) fn new(epoch: EpochIndex, filter: Filter, asked: MicroEpsilon) -> Self {
+        let balance = Balance {
+            capacity: Capacity::Unlimited,
+            consumed: MicroEpsilon::ZERO,
+        };
+        Self {
+            epoch,
+            filter,
+            balance,
+            asked,
+        }
+    }
+
+    /// The charge it is about.
+    pub fn charge(&self) -> Charge {
+        Charge {
+            epoch: self.epoch,
+            filter: self.filter,
+            amount: self.asked,
+        }
+    }
+
     /// Whether it can pay.
     pub fn fits(&self) -> bool {
         self.balance.covers(self.asked)

@@ -8,8 +8,8 @@ use thiserror::Error;
 use crate::epochs::{Epochs, Recycle};
 use crate::small_map::SmallMap;
 use crate::{
-    Balance, Capacities, Capacity, Charge, Check, EpochIndex, Filter, MicroEpsilon, Policy, SiteId,
-    UserAction,
+    Balance, Capacities, Capacity, Charge, Check, EpochIndex, Filter, FilterKind, MicroEpsilon,
+    Policy, SiteId, UserAction,
 };
 
 /// Where a device's filters and caps are kept: in memory ([`Ledger`]) or on disk.
@@ -31,8 +31,8 @@ pub trait LedgerStore {
     /// The first epoch whose filters are still kept.
     fn first_epoch(&self) -> Result<EpochIndex, Self::Error>;
 
-    /// What a filter holds.
-    fn balance(&self, epoch: EpochIndex, filter: Filter) -> Result<Balance, Self::Error>;
+    /// Fills in what the filter of each check holds. All are of one epoch.
+    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), Self::Error>;
 
     /// Whether a user action may involve one more site in an epoch.
     fn admission(
@@ -115,13 +115,11 @@ pub struct Ledger {
     epochs: Epochs<EpochLedger>,
     /// User actions with smaller ids have ended.
     first_open_action: UserAction,
-    /// What one commit has done so far; kept for its buffer.
-    undo: Vec<Applied>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct EpochLedger {
-    consumed: SmallMap<Filter, MicroEpsilon>,
+    consumed: SmallMap<FilterKey, MicroEpsilon>,
     admitted: AdmittedSites,
 }
 
@@ -132,13 +130,6 @@ impl Recycle for EpochLedger {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Applied {
-    charge: Charge,
-    at: usize,
-    created: bool,
-}
-
 impl Ledger {
     /// An empty ledger with the capacities and the domain cap of a policy.
     pub fn new(policy: &Policy) -> Self {
@@ -147,24 +138,15 @@ impl Ledger {
             domain_cap: policy.domain_cap(),
             epochs: Epochs::default(),
             first_open_action: UserAction(0),
-            undo: Vec::new(),
         }
     }
 
     /// What a filter holds.
+    #[inline]
     pub fn balance(&self, epoch: EpochIndex, filter: Filter) -> Balance {
-        let capacity = self.capacities.of(filter.kind());
-        let consumed = match capacity {
-            Capacity::Unlimited => MicroEpsilon::ZERO,
-            Capacity::Finite(capacity) if epoch < self.epochs.first_kept() => capacity,
-            Capacity::Finite(_) => self
-                .epochs
-                .get(epoch)
-                .and_then(|record| record.consumed.get(filter))
-                .copied()
-                .unwrap_or_default(),
-        };
-        Balance { capacity, consumed }
+        let mut check = [Check::new(epoch, filter, MicroEpsilon::ZERO)];
+        let Ok(()) = self.look_up(epoch, &mut check);
+        check[0].balance
     }
 
     /// Takes every charge from its filter, or none of them: the paper's atomic check (appendix,
@@ -174,23 +156,22 @@ impl Ledger {
     /// # Errors
     /// If a filter cannot pay: all that could not, with what each held. Nothing has changed then.
     pub fn charge(&mut self, charges: &[Charge]) -> Result<(), Refusal> {
-        self.undo.clear();
-        let mut refused = Vec::new();
-        for &charge in charges {
-            if let Err(check) = self.apply(charge) {
-                refused.push(check);
+        let mut applied = 0;
+        for of_epoch in charges.chunk_by(|a, b| a.epoch == b.epoch) {
+            let mut record = self.epochs.get_or_create(of_epoch[0].epoch);
+            for charge in of_epoch {
+                let record = record.as_deref_mut();
+                if apply(&self.capacities, record, charge).is_err() {
+                    return Err(self.refuse(charges, applied));
+                }
+                applied += 1;
             }
         }
-        if refused.is_empty() {
-            return Ok(());
-        }
-        while let Some(applied) = self.undo.pop() {
-            self.take_back(applied);
-        }
-        Err(Refusal { checks: refused })
+        Ok(())
     }
 
     /// What the domain cap says of `site` under `action`.
+    #[inline]
     pub fn admission(&self, action: UserAction, epoch: EpochIndex, site: SiteId) -> Admission {
         let Some(cap) = self.domain_cap else {
             return Admission::Granted;
@@ -221,16 +202,15 @@ impl Ledger {
             epoch,
             site,
         } = admit;
-        match self.admission(user_action, epoch, site) {
-            Admission::Granted => true,
-            Admission::Refused => false,
-            Admission::Room => match self.epochs.get_or_create(epoch) {
-                Some(record) => {
-                    record.admitted.push(user_action, site);
-                    true
-                }
-                None => false,
-            },
+        let Some(cap) = self.domain_cap else {
+            return true;
+        };
+        if user_action < self.first_open_action {
+            return false;
+        }
+        match self.epochs.get_or_create(epoch) {
+            Some(record) => record.admitted.try_push(user_action, site, cap),
+            None => false,
         }
     }
 
@@ -287,51 +267,78 @@ impl Ledger {
             })
     }
 
-    fn apply(&mut self, charge: Charge) -> Result<(), Check> {
-        let capacity = self.capacities.of(charge.filter.kind());
-        if charge.amount.is_zero() || capacity == Capacity::Unlimited {
-            return Ok(());
-        }
-        let refused = |consumed| Check {
-            epoch: charge.epoch,
-            filter: charge.filter,
-            balance: Balance { capacity, consumed },
-            asked: charge.amount,
-        };
-        let Some(record) = self.epochs.get_or_create(charge.epoch) else {
-            // Pruned, hence spent.
-            return Err(refused(capacity.amount().unwrap_or_default()));
-        };
-        let (at, created) = record.consumed.entry(charge.filter, MicroEpsilon::ZERO);
-        let consumed = record.consumed.value_mut(at);
-        if !capacity.covers(*consumed, charge.amount) {
-            let check = refused(*consumed);
-            if created {
-                record.consumed.pop();
+    /// Takes back the charges before `failed`, having asked the others, to name all that cannot
+    /// pay.
+    #[cold]
+    fn refuse(&mut self, charges: &[Charge], failed: usize) -> Refusal {
+        let mut applied: Vec<Charge> = charges[..failed].to_vec();
+        let mut checks = Vec::new();
+        for &charge in &charges[failed..] {
+            let record = self.epochs.get_or_create(charge.epoch);
+            match apply(&self.capacities, record, &charge) {
+                Ok(()) => applied.push(charge),
+                Err(check) => checks.push(check),
             }
-            return Err(check);
         }
-        *consumed += charge.amount;
-        self.undo.push(Applied {
-            charge,
-            at,
-            created,
-        });
-        Ok(())
+        // Newest first: an entry that a charge created is then the last one again.
+        for charge in applied.into_iter().rev() {
+            self.take_back(charge);
+        }
+        Refusal { checks }
     }
 
-    fn take_back(&mut self, applied: Applied) {
-        let Some(record) = self.epochs.get_mut(applied.charge.epoch) else {
-            return;
+    fn take_back(&mut self, charge: Charge) {
+        let unlimited = self.capacities.of(charge.filter.kind()) == Capacity::Unlimited;
+        let record = match self.epochs.get_mut(charge.epoch) {
+            Some(record) if !unlimited && !charge.amount.is_zero() => record,
+            _ => return,
         };
-        if applied.created {
-            // Taken back newest first, so an entry that a charge created is the last one.
+        let (at, _) = record
+            .consumed
+            .entry(charge.filter.into(), MicroEpsilon::ZERO);
+        let consumed = record.consumed.value_mut(at);
+        *consumed = consumed.saturating_sub(charge.amount);
+        if consumed.is_zero() {
+            // No filter has an entry before it is charged, so this charge created it.
             record.consumed.pop();
-        } else {
-            let consumed = record.consumed.value_mut(applied.at);
-            *consumed = consumed.saturating_sub(applied.charge.amount);
         }
     }
+}
+
+/// Takes a charge from its filter in the record of its epoch, if the filter can pay.
+#[inline]
+fn apply(
+    capacities: &Capacities,
+    record: Option<&mut EpochLedger>,
+    charge: &Charge,
+) -> Result<(), Check> {
+    let capacity = capacities.of(charge.filter.kind());
+    if charge.amount.is_zero() || capacity == Capacity::Unlimited {
+        return Ok(());
+    }
+    let refused = |consumed| Check {
+        epoch: charge.epoch,
+        filter: charge.filter,
+        balance: Balance { capacity, consumed },
+        asked: charge.amount,
+    };
+    let Some(record) = record else {
+        // Pruned, hence spent.
+        return Err(refused(capacity.amount().unwrap_or_default()));
+    };
+    let (at, created) = record
+        .consumed
+        .entry(charge.filter.into(), MicroEpsilon::ZERO);
+    let consumed = record.consumed.value_mut(at);
+    if !capacity.covers(*consumed, charge.amount) {
+        let check = refused(*consumed);
+        if created {
+            record.consumed.pop();
+        }
+        return Err(check);
+    }
+    *consumed += charge.amount;
+    Ok(())
 }
 
 impl LedgerStore for Ledger {
@@ -343,8 +350,22 @@ impl LedgerStore for Ledger {
     }
 
     #[inline]
-    fn balance(&self, epoch: EpochIndex, filter: Filter) -> Result<Balance, Infallible> {
-        Ok(Ledger::balance(self, epoch, filter))
+    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), Infallible> {
+        let spent = epoch < self.epochs.first_kept();
+        let record = self.epochs.get(epoch).map(|record| &record.consumed);
+        for check in checks {
+            let capacity = self.capacities.of(check.filter.kind());
+            let consumed = match (capacity, record) {
+                (Capacity::Unlimited, _) => MicroEpsilon::ZERO,
+                (Capacity::Finite(capacity), _) if spent => capacity,
+                (Capacity::Finite(_), None) => MicroEpsilon::ZERO,
+                (Capacity::Finite(_), Some(record)) => {
+                    record.get(check.filter.into()).copied().unwrap_or_default()
+                }
+            };
+            check.balance = Balance { capacity, consumed };
+        }
+        Ok(())
     }
 
     #[inline]
@@ -383,7 +404,8 @@ impl<'a> EpochView<'a> {
             .record
             .consumed
             .iter()
-            .map(|(&filter, &consumed)| {
+            .map(|(&key, &consumed)| {
+                let filter = Filter::from(key);
                 let capacity = self.ledger.capacities.of(filter.kind());
                 (filter, Balance { capacity, consumed })
             })
@@ -411,6 +433,46 @@ impl<'a> EpochView<'a> {
     }
 }
 
+/// A filter as two words, which are compared and hashed faster than an enum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct FilterKey {
+    kind: FilterKind,
+    id: u64,
+}
+
+impl From<Filter> for FilterKey {
+    #[inline]
+    fn from(filter: Filter) -> Self {
+        let id = match filter {
+            Filter::Global => 0,
+            Filter::Querier(SiteId(id))
+            | Filter::ImpressionSite(SiteId(id))
+            | Filter::ConversionSite(SiteId(id)) => u64::from(id),
+            Filter::UserAction(UserAction(id)) => id,
+        };
+        Self {
+            kind: filter.kind(),
+            id,
+        }
+    }
+}
+
+impl From<FilterKey> for Filter {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the id of a site was made from 32 bits"
+    )]
+    fn from(FilterKey { kind, id }: FilterKey) -> Self {
+        match kind {
+            FilterKind::Global => Self::Global,
+            FilterKind::Querier => Self::Querier(SiteId(id as u32)),
+            FilterKind::ImpressionSite => Self::ImpressionSite(SiteId(id as u32)),
+            FilterKind::ConversionSite => Self::ConversionSite(SiteId(id as u32)),
+            FilterKind::UserAction => Self::UserAction(UserAction(id)),
+        }
+    }
+}
+
 /// `accessed[user action]` of one epoch: a chain of sites for each action.
 #[derive(Debug, Clone, Default)]
 struct AdmittedSites {
@@ -432,16 +494,29 @@ impl AdmittedSites {
         })
     }
 
+    /// Adds a site under an action, if it is there already or the cap has room.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "four billion admissions of an epoch would not fit in memory"
     )]
-    fn push(&mut self, action: UserAction, site: SiteId) {
+    fn try_push(&mut self, action: UserAction, site: SiteId, cap: NonZeroU32) -> bool {
         let link = self.links.len() as u32;
         let (at, _) = self.newest.entry(action, END);
         let newest = self.newest.value_mut(at);
+        let (mut next, mut others) = (*newest, 0);
+        while let Some(&(admitted, earlier)) = self.links.get(next as usize) {
+            if admitted == site {
+                return true;
+            }
+            others += 1;
+            next = earlier;
+        }
+        if others >= cap.get() {
+            return false;
+        }
         self.links.push((site, *newest));
         *newest = link;
+        true
     }
 
     fn forget_before(&mut self, action: UserAction) {
@@ -454,7 +529,7 @@ impl AdmittedSites {
         self.clear();
         for (action, sites) in kept {
             for site in sites.into_iter().rev() {
-                self.push(action, site);
+                self.try_push(action, site, NonZeroU32::MAX);
             }
         }
     }

@@ -99,12 +99,12 @@ pub(crate) fn epoch_loss(
     worst_case: u64,
     individual: Option<u64>,
 ) -> EpochLoss {
-    let worst_case = noise.loss(worst_case, policy.arithmetic);
+    let worst_case = noise.loss(worst_case, policy.arithmetic());
     let querier = match individual {
-        Some(sensitivity) => noise.loss(sensitivity, policy.arithmetic),
+        Some(sensitivity) => noise.loss(sensitivity, policy.arithmetic()),
         None => worst_case,
     };
-    let shared = match policy.global_charging {
+    let shared = match policy.global_charging() {
         GlobalCharging::Individual => querier,
         GlobalCharging::WorstCase => worst_case,
     };
@@ -125,10 +125,10 @@ pub(crate) fn site_loss(
     sensitivity: impl FnOnce() -> u64,
 ) -> MicroEpsilon {
     let part = epoch.shared.part_of(sites);
-    match policy.site_charging {
+    match policy.site_charging() {
         SiteCharging::Uniform => part,
         SiteCharging::Full if single_epoch && sites == 1 => epoch.shared,
-        SiteCharging::Full => noise.loss(sensitivity(), policy.arithmetic).max(part),
+        SiteCharging::Full => noise.loss(sensitivity(), policy.arithmetic()).max(part),
     }
 }
 

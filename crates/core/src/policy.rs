@@ -102,11 +102,11 @@ pub enum DepletedSites {
 pub struct Policy {
     capacities: Capacities,
     domain_cap: Option<NonZeroU32>,
-    pub(crate) arithmetic: Arithmetic,
-    pub(crate) global_charging: GlobalCharging,
-    pub(crate) site_charging: SiteCharging,
-    pub(crate) depleted_sites: DepletedSites,
-    pub(crate) matches_own_action: bool,
+    arithmetic: Arithmetic,
+    global_charging: GlobalCharging,
+    site_charging: SiteCharging,
+    depleted_sites: DepletedSites,
+    matches_own_action: bool,
 }
 
 impl Policy {
@@ -157,6 +157,32 @@ impl Policy {
     /// How many distinct sites one user action may admit in an epoch (κ).
     pub const fn domain_cap(&self) -> Option<NonZeroU32> {
         self.domain_cap
+    }
+
+    /// How losses are computed.
+    pub const fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    /// What the global budget pays over one epoch.
+    pub const fn global_charging(&self) -> GlobalCharging {
+        self.global_charging
+    }
+
+    /// What the impression sites pay.
+    pub const fn site_charging(&self) -> SiteCharging {
+        self.site_charging
+    }
+
+    /// What a depleted impression site does to an epoch.
+    pub const fn depleted_sites(&self) -> DepletedSites {
+        self.depleted_sites
+    }
+
+    /// Whether a request matches events of its own user action. Only the draft's does: it has
+    /// activation instead of user-action ids.
+    pub const fn matches_own_action(&self) -> bool {
+        self.matches_own_action
     }
 
     /// The workload constraints (section "Quota configuration") that these capacities do not meet.

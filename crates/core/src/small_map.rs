@@ -29,22 +29,22 @@ impl<K, V> Default for SmallMap<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V> SmallMap<K, V> {
+    #[inline]
     pub(crate) fn get(&self, key: K) -> Option<&V> {
         self.position(key).map(|at| &self.entries[at].1)
     }
 
     /// Where the value of `key` is, having put `default` there if there was none; and whether
     /// that was so.
+    #[inline]
     pub(crate) fn entry(&mut self, key: K, default: V) -> (usize, bool) {
         if let Some(at) = self.position(key) {
             return (at, false);
         }
         let at = self.entries.len();
         self.entries.push((key, default));
-        if at == SCANNED {
-            (0..=at).for_each(|at| self.index_entry(at));
-        } else if at > SCANNED {
-            self.index_entry(at);
+        if at >= SCANNED {
+            self.index_newest();
         }
         (at, true)
     }
@@ -88,9 +88,21 @@ impl<K: Copy + Eq + Hash, V> SmallMap<K, V> {
         if self.entries.len() <= SCANNED {
             return self.entries.iter().position(|(other, _)| *other == key);
         }
+        self.hashed_position(key)
+    }
+
+    #[inline(never)]
+    fn hashed_position(&self, key: K) -> Option<usize> {
         self.index
             .find(hash(&key), |&at| self.entries[at as usize].0 == key)
             .map(|&at| at as usize)
+    }
+
+    #[cold]
+    fn index_newest(&mut self) {
+        let newest = self.entries.len() - 1;
+        let first = if newest == SCANNED { 0 } else { newest };
+        (first..=newest).for_each(|at| self.index_entry(at));
     }
 
     #[expect(

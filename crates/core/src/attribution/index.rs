@@ -5,7 +5,7 @@
 //! in the slots themselves, so that an index costs 16 bytes an impression and saving one allocates
 //! nothing.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hash};
 
@@ -89,8 +89,6 @@ pub(super) struct Audiences {
     spans: Vec<Span>,
     /// Points into `spans` once they are many.
     table: HashTable<u32>,
-    /// The lists that are being looked up.
-    wanted: Vec<SiteId>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,67 +103,66 @@ struct Span {
 const COMPARED: usize = 16;
 
 impl Audiences {
-    /// The number of an audience, which it gets when it is first seen.
+    /// The number of an audience, which it gets when it is first seen. Order and repetition of
+    /// its members do not matter.
+    pub(super) fn intern(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
+        let increasing = |list: &[SiteId]| list.is_sorted_by(|a, b| a < b);
+        if increasing(sites) && increasing(callers) {
+            return self.intern_sets(sites, callers);
+        }
+        let set = |list: &[SiteId]| -> Vec<SiteId> {
+            let mut list = list.to_vec();
+            list.sort_unstable();
+            list.dedup();
+            list
+        };
+        self.intern_sets(&set(sites), &set(callers))
+    }
+
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the limit on impressions keeps the lists far below four billion sites"
     )]
-    pub(super) fn intern(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
-        fn append(lists: &mut Vec<SiteId>, list: &[SiteId]) -> usize {
-            let begin = lists.len();
-            lists.extend_from_slice(list);
-            lists[begin..].sort_unstable();
-            let mut kept = begin;
-            for at in begin..lists.len() {
-                if at == begin || lists[at] != lists[kept - 1] {
-                    lists[kept] = lists[at];
-                    kept += 1;
-                }
-            }
-            lists.truncate(kept);
-            kept
-        }
-        self.wanted.clear();
-        let middle = append(&mut self.wanted, sites);
-        let end = append(&mut self.wanted, callers);
-        let same = |span: &Span| {
-            (span.middle - span.begin) as usize == middle
-                && self.lists[span.begin as usize..span.end as usize] == self.wanted
-        };
-        let found = if self.spans.len() <= COMPARED {
-            self.spans.iter().position(same).map(|at| at as u32)
+    fn intern_sets(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
+        let known = self.spans.len();
+        let same = |id: u32| self.members(id) == (sites, callers);
+        // Impressions of one advertiser often follow each other.
+        let newest = known.wrapping_sub(1) as u32;
+        let found = if known == 0 {
+            None
+        } else if same(newest) {
+            Some(newest)
+        } else if known <= COMPARED {
+            (0..newest).find(|&id| same(id))
         } else {
-            let hash = hash_of(&self.wanted);
-            self.table
-                .find(hash, |&id| same(&self.spans[id as usize]))
-                .copied()
+            let hash = hash_of((sites, callers));
+            self.table.find(hash, |&id| same(id)).copied()
         };
         if let Some(id) = found {
             return id;
         }
-        let begin = self.lists.len();
-        self.lists.extend_from_slice(&self.wanted);
-        let id = self.spans.len();
-        self.spans.push(Span {
-            begin: begin as u32,
-            middle: (begin + middle) as u32,
-            end: (begin + end) as u32,
-        });
-        let unindexed = if id == COMPARED { 0 } else { id };
-        if id >= COMPARED {
-            let (lists, spans) = (&self.lists, &self.spans);
-            let hash = |&id: &u32| {
-                let span = spans[id as usize];
-                hash_of(&lists[span.begin as usize..span.end as usize])
-            };
-            for id in unindexed as u32..=id as u32 {
-                self.table.insert_unique(hash(&id), id, hash);
-            }
+        let begin = self.lists.len() as u32;
+        self.lists.extend_from_slice(sites);
+        let middle = self.lists.len() as u32;
+        self.lists.extend_from_slice(callers);
+        let end = self.lists.len() as u32;
+        self.spans.push(Span { begin, middle, end });
+        let unlisted = match known.cmp(&COMPARED) {
+            Ordering::Less => 0..0,
+            Ordering::Equal => 0..known as u32 + 1,
+            Ordering::Greater => known as u32..known as u32 + 1,
+        };
+        let mut table = std::mem::take(&mut self.table);
+        for id in unlisted {
+            let hash = |&id: &u32| hash_of(self.members(id));
+            table.insert_unique(hash(&id), id, hash);
         }
-        id as u32
+        self.table = table;
+        known as u32
     }
 
     /// The conversion sites and the conversion callers of an audience.
+    #[inline]
     pub(super) fn members(&self, id: u32) -> (&[SiteId], &[SiteId]) {
         match self.spans.get(id as usize) {
             Some(span) => (
@@ -183,8 +180,8 @@ impl Audiences {
     }
 }
 
-fn hash_of(list: &[SiteId]) -> u64 {
-    FxBuildHasher.hash_one(list)
+fn hash_of(lists: (&[SiteId], &[SiteId])) -> u64 {
+    FxBuildHasher.hash_one(lists)
 }
 
 /// The slots that have something in common, oldest first.

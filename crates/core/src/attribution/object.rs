@@ -4,10 +4,10 @@
 use super::query::{AttributionQuery, Histogram, Touch};
 use crate::decision::{Cause, Fate};
 use crate::device::Outcome;
-use crate::engine::{Payers, Workspace, check, generate};
+use crate::engine::{Payers, Workspace, generate};
 use crate::ledger::{Changes, LedgerStore};
 use crate::query::{Draws, EventStore, Query, Release, Relevant, Request};
-use crate::{Charge, Decision, EpochIndex, Filter, Noise, Policy, SiteId};
+use crate::{Capacity, Check, Decision, EpochIndex, Filter, Noise, Policy, SiteId};
 
 /// One conversion, attributed once, for several queriers with disjoint impressions.
 ///
@@ -195,24 +195,23 @@ impl AttributionObject {
             } else {
                 2 * u64::from(query.value)
             };
-            let asked = query.noise.loss(sensitivity, policy.arithmetic);
-            let mark = outcome.decision.mark();
+            let asked = query.noise.loss(sensitivity, policy.arithmetic());
             let querier = Filter::Querier(query.request.querier);
-            let check = check(ledger, epoch, querier, asked)?;
-            let fate = match &check {
+            let mark = outcome.decision.mark();
+            let checks = outcome.decision.checks_mut();
+            if !asked.is_zero() && policy.capacities().querier != Capacity::Unlimited {
+                checks.push(Check::new(epoch, querier, asked));
+            }
+            ledger.look_up(epoch, &mut checks[mark..])?;
+            let fate = match checks[mark..].iter().all(Check::fits) {
                 _ if epoch < first_epoch => Fate::Dropped(Cause::Pruned),
-                Some(check) if !check.fits() => Fate::Dropped(Cause::Filter(querier.kind())),
-                _ => Fate::Passed,
+                false => Fate::Dropped(Cause::Filter(querier.kind())),
+                true => Fate::Passed,
             };
-            if let Some(check) = check {
-                outcome.decision.check(check);
-                if fate == Fate::Passed {
-                    changes.charges.push(Charge {
-                        epoch,
-                        filter: querier,
-                        amount: asked,
-                    });
-                }
+            if fate == Fate::Passed {
+                changes
+                    .charges
+                    .extend(checks[mark..].iter().map(Check::charge));
             }
             if fate == Fate::Passed {
                 for credit in credits() {

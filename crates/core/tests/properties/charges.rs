@@ -1,0 +1,185 @@
+//! The ledger's one operation, on charges of any size, order and repetition.
+
+use std::collections::BTreeMap;
+
+use bigbird::{Charge, EpochIndex, Filter, Ledger, MicroEpsilon, Policy, SiteId};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+type Consumed = BTreeMap<(i64, Filter), u64>;
+
+trait Book {
+    fn charge(&mut self, charges: &[Charge]) -> bool;
+    fn consumed(&self) -> Consumed;
+}
+
+impl Book for Ledger {
+    fn charge(&mut self, charges: &[Charge]) -> bool {
+        Ledger::charge(self, charges).is_ok()
+    }
+
+    fn consumed(&self) -> Consumed {
+        let filters = self.epochs().flat_map(|view| {
+            let epoch = view.epoch().0;
+            let filters = view.filters().into_iter();
+            filters.map(move |(filter, balance)| ((epoch, filter), balance.consumed.get()))
+        });
+        filters.collect()
+    }
+}
+
+/// A ledger with one mistake.
+struct Twin {
+    flaw: Flaw,
+    policy: Policy,
+    consumed: Consumed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Flaw {
+    /// Sums wrap around, so that a huge charge looks small.
+    Wraps,
+    /// Each charge is checked as if it were the only one to its filter.
+    ForgetsRepetition,
+    /// What was taken before a refusal is kept.
+    KeepsHalf,
+    /// A refusal leaves the filters it created, empty.
+    LeavesEmpty,
+}
+
+impl Book for Twin {
+    fn charge(&mut self, charges: &[Charge]) -> bool {
+        let before = self.consumed.clone();
+        for charge in charges {
+            let key = (charge.epoch.0, charge.filter);
+            let capacity = self.policy.capacities().of(charge.filter.kind());
+            let (Some(capacity), true) = (capacity.amount(), charge.amount.get() > 0) else {
+                continue;
+            };
+            let book = match self.flaw {
+                Flaw::ForgetsRepetition => &before,
+                _ => &self.consumed,
+            };
+            let consumed = book.get(&key).copied().unwrap_or(0);
+            let total = match self.flaw {
+                Flaw::Wraps => consumed.wrapping_add(charge.amount.get()),
+                _ => consumed.saturating_add(charge.amount.get()),
+            };
+            if total > capacity.get() {
+                match self.flaw {
+                    Flaw::KeepsHalf => {}
+                    Flaw::LeavesEmpty => {
+                        let touched: Vec<_> = self.consumed.keys().copied().collect();
+                        self.consumed = before;
+                        for key in touched {
+                            self.consumed.entry(key).or_insert(0);
+                        }
+                    }
+                    _ => self.consumed = before,
+                }
+                return false;
+            }
+            *self.consumed.entry(key).or_insert(0) += charge.amount.get();
+        }
+        true
+    }
+
+    fn consumed(&self) -> Consumed {
+        self.consumed.clone()
+    }
+}
+
+fn charges() -> impl Strategy<Value = Vec<Vec<Charge>>> {
+    let amount = prop_oneof![
+        6 => 0..600_000_u64,
+        1 => Just(1_000_000),
+        1 => Just(u64::MAX),
+        1 => u64::MAX - 1_000_000..=u64::MAX,
+    ];
+    let filter = prop_oneof![
+        (0..3_u32).prop_map(|site| Filter::Querier(SiteId(site))),
+        Just(Filter::Global),
+        // More than a handful, so that the ledger's index is at work.
+        (0..40_u32).prop_map(|site| Filter::ImpressionSite(SiteId(site))),
+        (0..3_u32).prop_map(|site| Filter::ConversionSite(SiteId(site))),
+    ];
+    let charge = (0..2_i64, filter, amount).prop_map(|(epoch, filter, amount)| Charge {
+        epoch: EpochIndex(epoch),
+        filter,
+        amount: MicroEpsilon::new(amount),
+    });
+    prop::collection::vec(prop::collection::vec(charge, 0..12), 0..60)
+}
+
+fn policy() -> Policy {
+    Policy::builder()
+        .querier(1.0)
+        .global(8.0)
+        .impression_site(2.0)
+        .conversion_site(1.0)
+        .build()
+        .unwrap()
+}
+
+fn sound(book: &mut dyn Book, sets: &[Vec<Charge>]) -> Result<(), TestCaseError> {
+    let mut granted = Consumed::new();
+    for set in sets {
+        let before = book.consumed();
+        if book.charge(set) {
+            for charge in set.iter().filter(|charge| charge.amount.get() > 0) {
+                let key = (charge.epoch.0, charge.filter);
+                let sum = granted.get(&key).copied().unwrap_or(0);
+                let sum = sum.checked_add(charge.amount.get());
+                prop_assert!(sum.is_some(), "more than can be counted was granted");
+                granted.insert(key, sum.unwrap());
+            }
+        } else {
+            prop_assert_eq!(book.consumed(), before, "a failed charge changed something");
+        }
+        prop_assert_eq!(
+            &book.consumed(),
+            &granted,
+            "what is granted is what is consumed"
+        );
+    }
+    for ((_, filter), sum) in granted {
+        let capacity = policy().capacities().of(filter.kind()).amount().unwrap();
+        prop_assert!(sum <= capacity.get(), "{:?} exceeds its capacity", filter);
+    }
+    Ok(())
+}
+
+#[test]
+fn charges_are_all_or_nothing_and_within_capacity() {
+    TestRunner::new(Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    })
+    .run(&charges(), |sets| sound(&mut Ledger::new(&policy()), &sets))
+    .unwrap_or_else(|failure| panic!("{failure}"));
+
+    for flaw in [
+        Flaw::Wraps,
+        Flaw::ForgetsRepetition,
+        Flaw::KeepsHalf,
+        Flaw::LeavesEmpty,
+    ] {
+        let config = Config {
+            cases: 1000,
+            max_shrink_iters: 0,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let noticed = TestRunner::new_with_rng(config, rng).run(&charges(), |sets| {
+            let mut twin = Twin {
+                flaw,
+                policy: policy(),
+                consumed: Consumed::new(),
+            };
+            sound(&mut twin, &sets)
+        });
+        assert!(noticed.is_err(), "{flaw:?} was not noticed");
+    }
+}

@@ -1,0 +1,364 @@
+//! The paper's algorithm, literally: everything in plain lists and maps, every ad looked at for
+//! every request. It is the oracle of the differential test and the baseline of the benchmark.
+//!
+//! It can be told to have a [`Flaw`]. For each property that the real device must have there is a
+//! flaw that breaks it, and a test that the property notices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bigbird::attribution::allocate_credit;
+use bigbird::{
+    Arithmetic, DepletedSites, Filter, FilterKind, GlobalCharging, Policy, SiteCharging, SiteId,
+    UserAction,
+};
+
+/// A saved impression.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ad {
+    pub site: u32,
+    pub intermediary: Option<u32>,
+    pub action: u64,
+    pub timestamp: i64,
+    pub expires: i64,
+    pub match_value: u32,
+    pub index: u32,
+    pub priority: i32,
+    pub conversion_sites: Vec<u32>,
+    pub conversion_callers: Vec<u32>,
+}
+
+/// A request for a report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    pub querier: u32,
+    pub conversion_site: u32,
+    pub caller: u32,
+    pub action: u64,
+    pub earliest: i64,
+    pub current: i64,
+    pub now: i64,
+    pub not_before: i64,
+    pub impression_sites: Vec<u32>,
+    pub impression_callers: Vec<u32>,
+    pub match_values: Vec<u32>,
+    pub credit: Vec<f64>,
+    pub value: u32,
+    pub max_value: u32,
+    pub epsilon_micro: u64,
+    pub size: u32,
+    /// Every random number of this report.
+    pub draw: f64,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub histogram: Vec<u32>,
+    pub epochs: Vec<EpochAnswer>,
+}
+
+/// What came of one epoch of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochAnswer {
+    pub epoch: i64,
+    pub matched: usize,
+    pub passed: bool,
+    /// What each filter was asked to pay, and paid if the epoch passed.
+    pub charges: BTreeMap<Filter, u64>,
+}
+
+/// A mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// A filter pays as long as anything is left of it.
+    Overdraft,
+    /// Filters pay one after the other, and nobody takes back what was paid when one refuses.
+    HalfPaid,
+    /// The equal parts of the impression sites are rounded down.
+    PartsRoundedDown,
+    /// One limit for the impressions of all epochs.
+    SharedLimit,
+    /// The user-action budget counts over all epochs (the appendix's faulty form).
+    ActionBudgetOverEpochs,
+    /// Whether a window has one epoch is decided by what is stored.
+    SingleByStored,
+    /// A request matches what its own user action saved.
+    OwnAction,
+    /// The domain cap admits one site too many.
+    CapOffByOne,
+    /// Depleted impression-site quotas are left out instead of refusing.
+    LenientImpressionSites,
+    /// Depleted conversion-site quotas are left out instead of refusing.
+    LenientConversionSites,
+    /// A null report has no buckets.
+    EmptyNull,
+}
+
+#[derive(Debug, Clone)]
+pub struct Reference {
+    policy: Policy,
+    limit: usize,
+    flaw: Option<Flaw>,
+    pub ads: Vec<(i64, Ad)>,
+    pub consumed: BTreeMap<(i64, Filter), u64>,
+    pub accessed: BTreeMap<(u64, i64), BTreeSet<u32>>,
+    over_epochs: BTreeMap<u64, u64>,
+}
+
+impl Reference {
+    pub fn new(policy: Policy, limit: usize, flaw: Option<Flaw>) -> Self {
+        Self {
+            policy,
+            limit,
+            flaw,
+            ads: Vec::new(),
+            consumed: BTreeMap::new(),
+            accessed: BTreeMap::new(),
+            over_epochs: BTreeMap::new(),
+        }
+    }
+
+    pub fn save(&mut self, epoch: i64, ad: &Ad) {
+        if !self.admit(ad.action, epoch, ad.site) {
+            return;
+        }
+        self.ads.push((epoch, ad.clone()));
+        let crowded = |other: i64| epoch == other || self.flaw == Some(Flaw::SharedLimit);
+        let in_epoch: Vec<usize> = (0..self.ads.len())
+            .filter(|&at| crowded(self.ads[at].0))
+            .collect();
+        if in_epoch.len() > self.limit {
+            let mut by_site: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+            for at in in_epoch {
+                by_site.entry(self.ads[at].1.site).or_default().push(at);
+            }
+            let largest = by_site
+                .values()
+                .max_by_key(|ads| (ads.len(), std::cmp::Reverse(ads[0])));
+            self.ads.remove(largest.unwrap()[0]);
+        }
+    }
+
+    pub fn ask(&mut self, ask: &Ask) -> Answer {
+        let mut single = ask.earliest == ask.current;
+        if self.flaw == Some(Flaw::SingleByStored) {
+            let stored = |epoch| !self.matching(ask, epoch).is_empty();
+            single = (ask.earliest..=ask.current).filter(|&e| stored(e)).count() <= 1;
+        }
+        let mut kept: Vec<(i64, usize)> = Vec::new();
+        let mut epochs = Vec::new();
+        let mut over_action_budget = false;
+        for epoch in ask.earliest..=ask.current {
+            let mut answer = EpochAnswer {
+                epoch,
+                matched: 0,
+                passed: false,
+                charges: BTreeMap::new(),
+            };
+            if self.admit(ask.action, epoch, ask.conversion_site) {
+                let mut matching = self.matching(ask, epoch);
+                answer.matched = matching.len();
+                let mut charges = self.charges(ask, single, &matching);
+                if self.policy.depleted_sites() == DepletedSites::DropSite {
+                    loop {
+                        let kept = matching.iter().copied().filter(|&at| {
+                            let filter = Filter::ImpressionSite(SiteId(self.ads[at].1.site));
+                            let asked = charges.get(&filter).copied().unwrap_or(0);
+                            self.fits(epoch, filter, asked)
+                        });
+                        let kept: Vec<usize> = kept.collect();
+                        if kept.len() == matching.len() || kept.is_empty() {
+                            matching = kept;
+                            break;
+                        }
+                        matching = kept;
+                        charges = self.charges(ask, single, &matching);
+                    }
+                }
+                if !matching.is_empty() {
+                    answer.passed = self.pay(epoch, &charges);
+                    answer.charges = charges;
+                    if self.flaw == Some(Flaw::ActionBudgetOverEpochs) {
+                        over_action_budget |= self.over_action_budget(ask, &answer.charges);
+                    }
+                }
+                if answer.passed {
+                    kept.extend(matching.into_iter().map(|at| (epoch, at)));
+                }
+            }
+            epochs.push(answer);
+        }
+        if over_action_budget {
+            kept.clear();
+            epochs.iter_mut().for_each(|epoch| epoch.passed = false);
+        }
+        let kept: Vec<usize> = kept.into_iter().map(|(_, at)| at).collect();
+        let mut histogram = self.attribute(ask, &kept);
+        if self.flaw == Some(Flaw::EmptyNull) && kept.is_empty() {
+            histogram.clear();
+        }
+        Answer { histogram, epochs }
+    }
+
+    fn admit(&mut self, action: u64, epoch: i64, site: u32) -> bool {
+        let Some(cap) = self.policy.domain_cap() else {
+            return true;
+        };
+        let slack = u32::from(self.flaw == Some(Flaw::CapOffByOne));
+        let accessed = self.accessed.entry((action, epoch)).or_default();
+        if !accessed.contains(&site) && accessed.len() >= (cap.get() + slack) as usize {
+            return false;
+        }
+        accessed.insert(site);
+        true
+    }
+
+    /// The ads of an epoch that match, by position.
+    fn matching(&self, ask: &Ask, epoch: i64) -> Vec<usize> {
+        fn any_or<T: PartialEq>(list: &[T], item: &T) -> bool {
+            list.is_empty() || list.contains(item)
+        }
+        let own = self.policy.matches_own_action() || self.flaw == Some(Flaw::OwnAction);
+        let matches = |ad: &Ad| {
+            ad.timestamp <= ask.now
+                && ad.timestamp >= ask.not_before
+                && ad.expires >= ask.now
+                && any_or(&ad.conversion_sites, &ask.conversion_site)
+                && any_or(&ad.conversion_callers, &ask.caller)
+                && any_or(&ask.match_values, &ad.match_value)
+                && any_or(&ask.impression_sites, &ad.site)
+                && any_or(&ask.impression_callers, &ad.intermediary.unwrap_or(ad.site))
+                && (own || ad.action != ask.action)
+        };
+        (0..self.ads.len())
+            .filter(|&at| self.ads[at].0 == epoch && matches(&self.ads[at].1))
+            .collect()
+    }
+
+    /// What each filter is asked to pay for an epoch with these ads.
+    fn charges(&self, ask: &Ask, single: bool, ads: &[usize]) -> BTreeMap<Filter, u64> {
+        let mut charges = BTreeMap::new();
+        if ads.is_empty() {
+            return charges;
+        }
+        let loss = |sensitivity| self.loss(ask, sensitivity);
+        let worst_case = 2 * u64::from(ask.value);
+        let report = self.attribute(ask, ads);
+        let norm: u64 = report.iter().map(|&value| u64::from(value)).sum();
+        let querier = loss(if single { norm } else { worst_case });
+        let shared = match self.policy.global_charging() {
+            GlobalCharging::Individual => querier,
+            GlobalCharging::WorstCase => loss(worst_case),
+        };
+        let sites: BTreeSet<u32> = ads.iter().map(|&at| self.ads[at].1.site).collect();
+        let count = sites.len() as u64;
+        let of_site = match self.policy.site_charging() {
+            SiteCharging::Uniform if self.flaw == Some(Flaw::PartsRoundedDown) => shared / count,
+            SiteCharging::Uniform => shared.div_ceil(count),
+            SiteCharging::Full if single && count == 1 => shared,
+            SiteCharging::Full => loss(worst_case),
+        };
+        charges.insert(Filter::Querier(SiteId(ask.querier)), querier);
+        charges.insert(Filter::Global, shared);
+        charges.insert(Filter::ConversionSite(SiteId(ask.conversion_site)), shared);
+        charges.insert(Filter::UserAction(UserAction(ask.action)), shared);
+        for site in sites {
+            charges.insert(Filter::ImpressionSite(SiteId(site)), of_site);
+        }
+        charges.retain(|filter, amount| *amount > 0 && self.capacity(*filter).is_some());
+        charges
+    }
+
+    fn loss(&self, ask: &Ask, sensitivity: u64) -> u64 {
+        if sensitivity == 0 {
+            return 0;
+        }
+        match self.policy.arithmetic() {
+            Arithmetic::Exact => {
+                let product = u128::from(ask.epsilon_micro) * u128::from(sensitivity);
+                u64::try_from(product.div_ceil(2 * u128::from(ask.max_value))).unwrap()
+            }
+            Arithmetic::Double => {
+                let scale = 2.0 * f64::from(ask.max_value) / (ask.epsilon_micro as f64 / 1e6);
+                ((sensitivity as f64 / scale * 1e6).ceil() as u64).max(1)
+            }
+        }
+    }
+
+    fn capacity(&self, filter: Filter) -> Option<u64> {
+        let capacity = self.policy.capacities().of(filter.kind());
+        capacity.amount().map(bigbird::MicroEpsilon::get)
+    }
+
+    fn fits(&self, epoch: i64, filter: Filter, asked: u64) -> bool {
+        let consumed = self.consumed.get(&(epoch, filter)).copied().unwrap_or(0);
+        match self.capacity(filter) {
+            None => true,
+            Some(capacity) if self.flaw == Some(Flaw::Overdraft) => consumed < capacity,
+            Some(capacity) => consumed + asked <= capacity,
+        }
+    }
+
+    fn pay(&mut self, epoch: i64, charges: &BTreeMap<Filter, u64>) -> bool {
+        let lenient = |filter: Filter| match self.flaw {
+            Some(Flaw::LenientImpressionSites) => filter.kind() == FilterKind::ImpressionSite,
+            Some(Flaw::LenientConversionSites) => filter.kind() == FilterKind::ConversionSite,
+            Some(Flaw::ActionBudgetOverEpochs) => filter.kind() == FilterKind::UserAction,
+            _ => false,
+        };
+        let mut payable = Vec::new();
+        let mut all = true;
+        for (&filter, &amount) in charges {
+            if self.fits(epoch, filter, amount) {
+                payable.push((filter, amount));
+            } else if !lenient(filter) {
+                all = false;
+                if self.flaw == Some(Flaw::HalfPaid) {
+                    break;
+                }
+            }
+        }
+        if all || self.flaw == Some(Flaw::HalfPaid) {
+            for (filter, amount) in payable {
+                *self.consumed.entry((epoch, filter)).or_default() += amount;
+            }
+        }
+        all
+    }
+
+    /// The appendix's faulty listing: one sum over all epochs, and over it no report at all.
+    fn over_action_budget(&mut self, ask: &Ask, charges: &BTreeMap<Filter, u64>) -> bool {
+        let filter = Filter::UserAction(UserAction(ask.action));
+        let Some(capacity) = self.capacity(filter) else {
+            return false;
+        };
+        let consumed = self.over_epochs.entry(ask.action).or_default();
+        let asked = charges.get(&filter).copied().unwrap_or(0);
+        if *consumed + asked > capacity {
+            return true;
+        }
+        *consumed += asked;
+        false
+    }
+
+    fn attribute(&self, ask: &Ask, ads: &[usize]) -> Vec<u32> {
+        let mut histogram = vec![0; ask.size as usize];
+        let mut sorted: Vec<(i64, usize, &Ad)> = ads
+            .iter()
+            .map(|&at| (self.ads[at].0, at, &self.ads[at].1))
+            .collect();
+        sorted.sort_by_key(|(epoch, at, ad)| (ad.priority, ad.timestamp, *epoch, *at));
+        sorted.reverse();
+        sorted.truncate(ask.credit.len());
+        if sorted.is_empty() {
+            return histogram;
+        }
+        let parts = allocate_credit(&ask.credit[..sorted.len()], ask.value, || ask.draw);
+        for ((_, _, ad), part) in sorted.into_iter().zip(parts) {
+            if let Some(bucket) = histogram.get_mut(ad.index as usize) {
+                *bucket += part;
+            }
+        }
+        histogram
+    }
+}
