@@ -1,0 +1,168 @@
+//! `bigbird policy`: the capacities of a profile or of a workload, each with its meaning.
+
+use std::fmt::Write as _;
+
+use bigbird::{Capacity, FilterKind, MicroEpsilon, Policy, Profile, Workload};
+use serde::Serialize;
+
+use crate::{Printed, output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+With --querier and a workload, the capacities are computed by the paper's closed form:
+  bigbird policy --querier 1 --r 0 --conversion-sites 4 --impression-sites 2 --fan-out 4 --cap 2
+With --profile they are the profile's; a workload given with it is checked against the paper's
+four constraints:
+  bigbird policy --profile big-bird --conversion-sites 9 --impression-sites 2 --fan-out 2")]
+pub(crate) struct Args {
+    /// A profile: big-bird (the default), w3c-draft, cookie-monster or global-only
+    #[arg(long, conflicts_with_all = ["querier", "cap"])]
+    profile: Option<Profile>,
+    /// The querier budget, in epsilons
+    #[arg(long, value_name = "EPSILON", allow_negative_numbers = true)]
+    querier: Option<f64>,
+    /// What intermediaries spend on one conversion site, as a share of a querier budget
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
+    r: f64,
+    /// N: conversion sites that ask one device for reports about one epoch
+    #[arg(long, value_name = "N", requires_all = ["impression_sites", "fan_out"])]
+    conversion_sites: Option<u32>,
+    /// M: impression sites that contribute to those reports
+    #[arg(long, value_name = "M", requires_all = ["conversion_sites", "fan_out"])]
+    impression_sites: Option<u32>,
+    /// n: conversion sites that ask about one impression site
+    #[arg(long, value_name = "n", requires_all = ["conversion_sites", "impression_sites"])]
+    fan_out: Option<u32>,
+    /// κ: sites that one user action may involve [default with --querier: 2]
+    #[arg(long, value_name = "SITES", requires = "querier")]
+    cap: Option<u32>,
+    /// Print the capacities, in microepsilons, as JSON (null: unlimited, or no cap)
+    #[arg(long)]
+    json: bool,
+}
+
+/// What there is to show.
+struct Shown {
+    title: String,
+    policy: Policy,
+    warnings: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Printed {
+    let shown = args.show()?;
+    if args.json {
+        Ok(output::json(&Json::new(&shown))?)
+    } else {
+        Ok(tell(&shown)?)
+    }
+}
+
+impl Args {
+    fn show(&self) -> Result<Shown, Box<dyn std::error::Error>> {
+        let workload = match (self.conversion_sites, self.impression_sites, self.fan_out) {
+            (Some(n_conversion), Some(m_impression), Some(fan_out)) => {
+                Some(Workload::new(n_conversion, m_impression, fan_out, self.r)?)
+            }
+            _ => None,
+        };
+        match (self.querier, workload) {
+            (Some(querier), Some(workload)) => Ok(Shown {
+                title: "The smallest capacities for this workload".to_owned(),
+                policy: Policy::from_workload(querier, &workload, self.cap.unwrap_or(2))?,
+                warnings: Vec::new(),
+            }),
+            (Some(_), None) => Err("--querier needs a workload: --conversion-sites N \
+                 --impression-sites M --fan-out n"
+                .into()),
+            (None, workload) => {
+                let profile = self.profile.unwrap_or_default();
+                let policy = profile.policy();
+                let violations = workload.map(|workload| policy.violations(&workload));
+                let warnings = violations.into_iter().flatten();
+                Ok(Shown {
+                    title: format!("Profile {profile}: {}", profile.summary()),
+                    warnings: warnings.map(|violation| violation.to_string()).collect(),
+                    policy,
+                })
+            }
+        }
+    }
+}
+
+const MEANINGS: [(FilterKind, &str); 4] = [
+    (
+        FilterKind::Querier,
+        "what one querier can learn about a device from an epoch",
+    ),
+    (
+        FilterKind::Global,
+        "what all queriers together can learn about it",
+    ),
+    (
+        FilterKind::ImpressionSite,
+        "how much of the global budget the ads of one site can help consume",
+    ),
+    (
+        FilterKind::ConversionSite,
+        "how much of the global budget conversions on one site can consume",
+    ),
+];
+
+fn tell(shown: &Shown) -> Result<String, std::fmt::Error> {
+    let mut text = format!("{}\n\n", shown.title);
+    for (kind, meaning) in MEANINGS {
+        let capacity = match shown.policy.capacities().of(kind) {
+            Capacity::Finite(amount) => format!("{amount} ε"),
+            Capacity::Unlimited => "none".to_owned(),
+        };
+        writeln!(text, "  {kind:<21}  {capacity:>8}  {meaning}")?;
+    }
+    let cap = match shown.policy.domain_cap() {
+        Some(cap) => cap.to_string(),
+        None => "none".to_owned(),
+    };
+    let meaning = "how many sites one user action can involve in an epoch";
+    writeln!(text, "  {:<21}  {cap:>8}  {meaning}", "domain cap")?;
+    if !shown.warnings.is_empty() {
+        text.push_str("\nToo small for this workload:\n");
+        for warning in &shown.warnings {
+            writeln!(text, "  {warning}")?;
+        }
+    }
+    Ok(text)
+}
+
+/// The capacities in µε; null for unlimited, or no cap.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Json<'a> {
+    querier: Option<u64>,
+    global: Option<u64>,
+    impression_site: Option<u64>,
+    conversion_site: Option<u64>,
+    cap: Option<u32>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+}
+
+impl<'a> Json<'a> {
+    fn new(shown: &'a Shown) -> Self {
+        let micro = |kind| {
+            let capacity = shown.policy.capacities().of(kind);
+            capacity.amount().map(MicroEpsilon::get)
+        };
+        Self {
+            querier: micro(FilterKind::Querier),
+            global: micro(FilterKind::Global),
+            impression_site: micro(FilterKind::ImpressionSite),
+            conversion_site: micro(FilterKind::ConversionSite),
+            cap: shown.policy.domain_cap().map(std::num::NonZeroU32::get),
+            warnings: &shown.warnings,
+        }
+    }
+}
