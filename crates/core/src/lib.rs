@@ -83,3 +83,8 @@ pub use policy::{
     PolicyError, Profile, SiteCharging, UnknownProfile, Violation, Workload,
 };
 pub use query::{Draws, EventStore, Query, Release, Relevant, Request};
+
+/// The example of the README, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
