@@ -173,6 +173,11 @@ impl Audiences {
         }
     }
 
+    /// Whether any audience names a site.
+    pub(super) fn names(&self, site: SiteId) -> bool {
+        self.lists.contains(&site)
+    }
+
     pub(super) fn clear(&mut self) {
         self.lists.clear();
         self.spans.clear();

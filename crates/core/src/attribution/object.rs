@@ -229,6 +229,27 @@ impl AttributionObject {
         Ok((outcome, changes))
     }
 
+    /// Every site it remembers, some more than once: whoever numbers sites must not give their
+    /// numbers to others.
+    pub fn sites(&self) -> impl Iterator<Item = SiteId> {
+        let credits = self.credits.iter();
+        let of_credits = credits.flat_map(|credit| [credit.site, credit.touch.caller]);
+        let taken = self.taken.iter();
+        let of_taken = taken.flat_map(|support| {
+            let callers = support.impression_callers.iter();
+            support.impression_sites.iter().chain(callers).copied()
+        });
+        let own = [self.conversion_site].into_iter();
+        own.chain(self.callers.iter().copied())
+            .chain(of_credits)
+            .chain(of_taken)
+    }
+
+    /// The epochs in which it was paid for.
+    pub fn epochs(&self) -> &[EpochIndex] {
+        &self.epochs
+    }
+
     /// The number of the caller and the set it asks for, if the query fits this object.
     fn accept(&self, query: &AttributionQuery) -> Option<(usize, Support)> {
         let [caller] = query.callers.as_slice() else {

@@ -131,6 +131,15 @@ impl AttributionQuery {
         Ok(())
     }
 
+    /// The same question with another epsilon: what would that have cost?
+    #[must_use]
+    pub fn with_epsilon(&self, epsilon: Epsilon) -> Self {
+        Self {
+            noise: Noise::new(epsilon, self.noise.sensitivity()),
+            ..self.clone()
+        }
+    }
+
     /// The report of nothing.
     pub fn null_report(&self) -> Histogram {
         let mut report = Histogram::default();

@@ -6,9 +6,9 @@ use std::num::NonZeroU32;
 use super::impression::Impression;
 use super::index::{Audiences, Index, NONE, Slot};
 use super::query::{AttributionQuery, Touch};
-use crate::EpochIndex;
 use crate::epochs::{Epochs, Recycle};
 use crate::query::{EventStore, Query, Relevant};
+use crate::{EpochIndex, SiteId};
 
 /// How many impressions are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +93,17 @@ impl ImpressionStore {
         let before = self.len();
         for store in self.epochs.values_mut() {
             store.retain(&mut keep);
+        }
+        before - self.len()
+    }
+
+    /// Forgets a site, at that site's request (the draft's section `Clear-Site-Data` Integration),
+    /// and tells how many impressions went: those it saved itself, and those that no one else may
+    /// measure. It is taken off the lists of the others.
+    pub fn forget_site(&mut self, site: SiteId) -> usize {
+        let before = self.len();
+        for store in self.epochs.values_mut() {
+            store.forget_site(site);
         }
         before - self.len()
     }
@@ -204,16 +215,52 @@ impl EpochStore {
         }
     }
 
+    fn forget_site(&mut self, site: SiteId) {
+        let saved_by_it = |slot: &Slot| {
+            let impression = slot.impression(&self.audiences);
+            impression.caller() == site
+        };
+        let mut changed = false;
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_live()) {
+            if saved_by_it(slot) {
+                slot.audience = NONE;
+                self.live -= 1;
+                changed = true;
+            }
+        }
+        changed |= self.audiences.names(site);
+        if changed {
+            self.rebuild(|list| {
+                let left: Vec<SiteId> = list.iter().copied().filter(|&id| id != site).collect();
+                (list.is_empty() || !left.is_empty()).then_some(left)
+            });
+        }
+    }
+
     /// Forgets removed slots and the audiences that nobody has any more.
     fn compact(&mut self) {
+        self.rebuild(|list| Some(list.to_vec()));
+    }
+
+    /// Stores what is left anew, with every list of sites changed; an impression one of whose
+    /// lists becomes `None` goes.
+    fn rebuild(&mut self, change: impl Fn(&[SiteId]) -> Option<Vec<SiteId>>) {
         let old = std::mem::take(&mut self.audiences);
-        self.slots.retain(Slot::is_live);
-        for slot in &mut self.slots {
+        self.slots.retain_mut(|slot| {
+            if !slot.is_live() {
+                return false;
+            }
             let impression = slot.impression(&old);
-            let (sites, callers) = (impression.conversion_sites, impression.conversion_callers);
-            let audience = self.audiences.intern(sites, callers);
+            let sites = change(impression.conversion_sites);
+            let callers = change(impression.conversion_callers);
+            let (Some(sites), Some(callers)) = (sites, callers) else {
+                return false;
+            };
+            let audience = self.audiences.intern(&sites, &callers);
             *slot = Slot::new(&impression, audience);
-        }
+            true
+        });
+        self.live = self.slots.len();
         if self.index.take().is_some() {
             self.rebuild_index();
         }
@@ -250,5 +297,95 @@ impl EpochStore {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Timestamp, UserAction};
+
+    const E: EpochIndex = EpochIndex(0);
+
+    fn impression<'a>(
+        site: u32,
+        intermediary: Option<u32>,
+        sites: &'a [SiteId],
+        callers: &'a [SiteId],
+    ) -> Impression<'a> {
+        Impression {
+            intermediary: intermediary.map(SiteId),
+            conversion_sites: sites,
+            conversion_callers: callers,
+            ..Impression::new(SiteId(site), UserAction(1), Timestamp(0), 0)
+        }
+    }
+
+    /// Each step of the draft's "clear impressions for a site", for site 1.
+    #[test]
+    fn a_site_is_forgotten_step_by_step() {
+        const ONE: SiteId = SiteId(1);
+        const TWO: SiteId = SiteId(2);
+        let cases = [
+            ("saved by it", impression(1, None, &[], &[]), None),
+            (
+                "on it, saved by another",
+                impression(1, Some(5), &[], &[]),
+                Some(impression(1, Some(5), &[], &[])),
+            ),
+            (
+                "saved by it elsewhere",
+                impression(5, Some(1), &[], &[]),
+                None,
+            ),
+            ("only for it", impression(5, None, &[ONE], &[]), None),
+            (
+                "also for it",
+                impression(5, None, &[ONE, TWO], &[]),
+                Some(impression(5, None, &[TWO], &[])),
+            ),
+            (
+                "only for it to call",
+                impression(5, None, &[TWO], &[ONE]),
+                None,
+            ),
+            (
+                "for everyone",
+                impression(5, None, &[], &[]),
+                Some(impression(5, None, &[], &[])),
+            ),
+        ];
+        for (what, saved, left) in cases {
+            let mut store = ImpressionStore::default();
+            store.save(E, &saved);
+            assert_eq!(
+                store.forget_site(ONE),
+                usize::from(left.is_none()),
+                "{what}"
+            );
+            let kept: Vec<_> = store.impressions(E).collect();
+            assert_eq!(kept, Vec::from_iter(left), "{what}");
+        }
+    }
+
+    /// An epoch is full: the largest site loses its oldest, also when it is another that saves.
+    #[test]
+    fn a_site_crowds_out_only_itself() {
+        let limits = StoreLimits {
+            impressions_per_epoch: NonZeroU32::new(100).unwrap(),
+        };
+        let mut store = ImpressionStore::new(limits);
+        for number in 0..50 {
+            store.save(E, &impression(7, None, &[SiteId(number)], &[]));
+        }
+        for number in 0..1000 {
+            let mut flood = impression(8, None, &[], &[]);
+            flood.timestamp = Timestamp(number);
+            store.save(E, &flood);
+        }
+        let of = |site| store.impressions(E).filter(move |i| i.site == SiteId(site));
+        assert_eq!((of(7).count(), of(8).count()), (50, 50));
+        let oldest = of(8).map(|impression| impression.timestamp).min();
+        assert_eq!(oldest, Some(Timestamp(950)));
     }
 }
