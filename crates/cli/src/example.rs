@@ -10,7 +10,7 @@ use bigbird::{
 };
 use serde::Serialize;
 
-use crate::{Printed, output};
+use crate::{Failed, Finished, output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -47,15 +47,14 @@ const QUERIERS: [SiteId; 3] = [SHOES, ADTECH, ADTECH2];
 const IMPRESSION_SITES: [SiteId; 2] = [NEWS, BLOG];
 const CONVERSION_SITES: [SiteId; 1] = [SHOES];
 
-type Error = Box<dyn std::error::Error>;
-
-pub(crate) fn run(args: &Args) -> Printed {
+pub(crate) fn run(args: &Args) -> Finished {
     let replay = Replay::run()?;
-    if args.json {
-        Ok(output::json(&replay.remaining())?)
+    let text = if args.json {
+        output::json(&replay.remaining())?
     } else {
-        Ok(replay.tell()?)
-    }
+        replay.tell()?
+    };
+    Ok((text, true))
 }
 
 /// The example after its last report.
@@ -65,7 +64,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn run() -> Result<Self, Error> {
+    fn run() -> Result<Self, Failed> {
         let policy = Policy::builder()
             .querier(0.5)
             .global(4.0)
@@ -102,7 +101,7 @@ impl Replay {
                 .credit([0.5, 0.5])
                 .value(75, 150)
                 .epsilon(0.2);
-            Ok::<_, Error>(query)
+            Ok::<_, Failed>(query)
         };
         let report_i = device.report(&measure(SHOES, &[SHOES])?.build()?, &mut draw);
         let both = measure(SHOES, &[ADTECH, ADTECH2])?.build()?;
@@ -110,7 +109,7 @@ impl Replay {
         let mut share = |adtech: SiteId| {
             let own_ads = measure(adtech, &[adtech])?.impression_callers([adtech]);
             let outcome = device.share(&mut object, &own_ads.build()?);
-            Ok::<_, Error>((adtech, outcome.report))
+            Ok::<_, Failed>((adtech, outcome.report))
         };
         let reports = [(SHOES, report_i.report), share(ADTECH)?, share(ADTECH2)?];
         Ok(Self { device, reports })

@@ -1,6 +1,8 @@
 //! The `bigbird` command: budgets, quotas and reports from the command line.
 
+mod conformance;
 mod example;
+mod explain;
 mod output;
 mod policy;
 
@@ -22,21 +24,55 @@ enum Command {
     Example(example::Args),
     /// Show every capacity of a profile, or compute them for a workload
     Policy(policy::Args),
+    /// Run test vectors against the user agent
+    Conformance(conformance::Args),
+    /// Play one scenario and tell what each event did, and why reports are null
+    Explain(explain::Args),
 }
 
 fn main() -> ExitCode {
-    let printed = match Cli::parse().command {
+    let finished = match Cli::parse().command {
         Command::Example(args) => example::run(&args),
         Command::Policy(args) => policy::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
+        Command::Explain(args) => explain::run(&args),
     };
-    match printed.and_then(|text| Ok(output::print(&text)?)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bigbird: {error}");
-            ExitCode::FAILURE
+    let printed = finished.and_then(|(text, good)| {
+        output::print(&text)?;
+        Ok(good)
+    });
+    match printed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(Failed { why, status }) => {
+            eprintln!("bigbird: {why}");
+            ExitCode::from(status)
         }
     }
 }
 
-/// What a command prints, or the one line that says why it does not.
-type Printed = Result<String, Box<dyn std::error::Error>>;
+/// What a command prints and whether its result is good; or why it has none.
+type Finished = Result<(String, bool), Failed>;
+
+/// Why a command has no result: one line, and the exit status.
+#[derive(Debug)]
+struct Failed {
+    why: String,
+    status: u8,
+}
+
+impl Failed {
+    /// Input that cannot be read.
+    fn unreadable(why: String) -> Self {
+        Self { why, status: 2 }
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self {
+            why: error.to_string(),
+            status: 1,
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bigbird::{Capacity, FilterKind, MicroEpsilon, Policy, Profile, Workload};
 use serde::Serialize;
 
-use crate::{Printed, output};
+use crate::{Failed, Finished, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -53,17 +53,18 @@ struct Shown {
     warnings: Vec<String>,
 }
 
-pub(crate) fn run(args: &Args) -> Printed {
+pub(crate) fn run(args: &Args) -> Finished {
     let shown = args.show()?;
-    if args.json {
-        Ok(output::json(&Json::new(&shown))?)
+    let text = if args.json {
+        output::json(&Json::new(&shown))?
     } else {
-        Ok(tell(&shown)?)
-    }
+        tell(&shown)?
+    };
+    Ok((text, true))
 }
 
 impl Args {
-    fn show(&self) -> Result<Shown, Box<dyn std::error::Error>> {
+    fn show(&self) -> Result<Shown, Failed> {
         let workload = match (self.conversion_sites, self.impression_sites, self.fan_out) {
             (Some(n_conversion), Some(m_impression), Some(fan_out)) => {
                 Some(Workload::new(n_conversion, m_impression, fan_out, self.r)?)
@@ -76,9 +77,12 @@ impl Args {
                 policy: Policy::from_workload(querier, &workload, self.cap.unwrap_or(2))?,
                 warnings: Vec::new(),
             }),
-            (Some(_), None) => Err("--querier needs a workload: --conversion-sites N \
-                 --impression-sites M --fan-out n"
-                .into()),
+            (Some(_), None) => Err(Failed {
+                why: "--querier needs a workload: --conversion-sites N --impression-sites M \
+                      --fan-out n"
+                    .to_owned(),
+                status: 1,
+            }),
             (None, workload) => {
                 let profile = self.profile.unwrap_or_default();
                 let policy = profile.policy();

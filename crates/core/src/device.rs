@@ -89,7 +89,7 @@ impl<S> Device<S> {
             draw,
             workspace,
         );
-        self.pay(query, draw, workspace);
+        self.pay(query, workspace);
     }
 
     /// The policy.
@@ -119,12 +119,7 @@ impl<S> Device<S> {
 
     /// Commits what pays for a report. If it were refused, which cannot be because nothing came
     /// between reading and committing, nothing would be released either.
-    fn pay<Q: Query>(
-        &mut self,
-        query: &Q,
-        draw: &mut dyn FnMut() -> f64,
-        workspace: &mut Workspace<Q>,
-    ) {
+    fn pay<Q: Query>(&mut self, query: &Q, workspace: &mut Workspace<Q>) {
         let committed = self.ledger.commit(workspace.changes());
         debug_assert_eq!(
             committed,
@@ -132,7 +127,7 @@ impl<S> Device<S> {
             "charges were checked under the same borrow"
         );
         if committed.is_err() {
-            workspace.nullify(query, draw);
+            workspace.make_null(query);
         }
     }
 

@@ -57,15 +57,22 @@ impl<Q: Query> Workspace<Q> {
         &self.changes
     }
 
+    /// What pays for the report, for a caller that keeps some of it elsewhere: an admission that
+    /// can never matter again need not be kept.
+    pub fn changes_mut(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    /// Makes the report null, whatever was computed: when its changes could not be committed.
+    pub fn make_null(&mut self, query: &Q) {
+        let mut draw = || 0.0;
+        let mut draws = Draws::new(&mut draw, &mut self.drawn);
+        query.report(&mut [], &mut draws, &mut self.report);
+    }
+
     /// The report, the decision and the changes, when the buffers are not needed any more.
     pub fn into_parts(self) -> (Q::Report, Decision, Changes) {
         (self.report, self.decision, self.changes)
-    }
-
-    /// Makes the report null, whatever was computed.
-    pub(crate) fn nullify(&mut self, query: &Q, draw: &mut dyn FnMut() -> f64) {
-        let mut draws = Draws::new(draw, &mut self.drawn);
-        query.report(&mut [], &mut draws, &mut self.report);
     }
 
     fn clear(&mut self) {

@@ -135,6 +135,11 @@ impl Epsilon {
     /// The draft's maximum epsilon, from its 32-bit stores of µε (section Privacy Budget Store).
     pub const MAX: f64 = 4294.0;
 
+    pub(crate) const ONE: Self = Self {
+        value: 1.0,
+        micro: MicroEpsilon(MICRO),
+    };
+
     /// Parses the epsilon of a request.
     ///
     /// # Errors

@@ -18,6 +18,11 @@ pub struct Histogram(Vec<u32>);
 impl Release for Histogram {}
 
 impl Histogram {
+    /// The null report of this many buckets.
+    pub fn null(size: u32) -> Self {
+        Self(vec![0; size as usize])
+    }
+
     /// The value in each bucket.
     pub fn buckets(&self) -> &[u32] {
         &self.0
@@ -140,11 +145,39 @@ impl AttributionQuery {
         }
     }
 
+    /// A query that nothing matches, for a histogram of one bucket: what is left when a request
+    /// cannot be made sense of.
+    pub fn nothing(request: Request, now: Timestamp) -> Self {
+        Self {
+            request,
+            callers: vec![request.conversion_site],
+            now,
+            not_before: Timestamp(i64::MAX),
+            impression_sites: Vec::new(),
+            impression_callers: Vec::new(),
+            match_values: Vec::new(),
+            credit: vec![1.0],
+            value: 1,
+            noise: Noise::new(Epsilon::ONE, NonZeroU64::MIN),
+            histogram_size: 1,
+        }
+    }
+
+    /// Replaces who calls, for an attribution object that several share. More than
+    /// [`MAX_CALLERS`](Self::MAX_CALLERS) are cut off.
+    pub fn set_callers(&mut self, mut callers: Vec<SiteId>) {
+        callers.truncate(Self::MAX_CALLERS);
+        self.callers = callers;
+    }
+
+    /// What a conversion of the largest value costs.
+    pub fn epsilon(&self) -> Epsilon {
+        self.noise.epsilon()
+    }
+
     /// The report of nothing.
     pub fn null_report(&self) -> Histogram {
-        let mut report = Histogram::default();
-        report.make_null(self.histogram_size);
-        report
+        Histogram::null(self.histogram_size)
     }
 
     /// The largest value of a conversion that the noise is made for, doubled: how far a histogram

@@ -1,0 +1,101 @@
+//! A decoy device: work that looks like a conversion and means nothing.
+//!
+//! Whether a conversion charged something must not show in how much work it was. So every call
+//! makes two passes of the engine, one that finds impressions and charges for them and one that
+//! finds nothing. If the device itself is charged, the decoy's pass finds nothing; if the device
+//! has nothing, or may not be asked because the API is disabled, the decoy is charged instead.
+
+use bigbird::{
+    AttributionQuery, EpochIndex, FilterKind, Histogram, Impression, ImpressionStore, Ledger,
+    Policy, Request, SiteId, StoreLimits, Timestamp, UserAction, Window, Workspace,
+    generate_report,
+};
+
+use crate::agent::{Config, is_limited};
+use crate::clock::DAY_MS;
+use crate::options::{ConversionOptions, ValidConversion};
+
+#[derive(Debug)]
+pub(crate) struct Decoy {
+    policy: Policy,
+    impressions: ImpressionStore,
+    ledger: Ledger,
+}
+
+/// How many epochs the decoy has, and how many impressions in each.
+const EPOCHS: i64 = 8;
+const IMPRESSIONS: u32 = 2;
+
+/// The conversion site that the decoy's impressions are for.
+const SITE: SiteId = SiteId(0);
+/// A conversion site that they are not for.
+const OTHER: SiteId = SiteId(1);
+
+impl Decoy {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        let mut impressions = ImpressionStore::new(StoreLimits::default());
+        for epoch in 0..EPOCHS {
+            for number in 0..IMPRESSIONS {
+                let impression = Impression {
+                    conversion_sites: &[SITE],
+                    ..Impression::new(SiteId(2 + number), UserAction(1), Timestamp(0), number)
+                };
+                impressions.save(EpochIndex(epoch), &impression);
+            }
+        }
+        // The same filters, none of which ever runs dry.
+        let mut endless = policy.to_builder();
+        for kind in FilterKind::ALL {
+            if is_limited(policy.capacities().of(kind)) {
+                endless = endless.capacity(kind, 1e9);
+            }
+        }
+        let policy = endless.build().unwrap_or_else(|_| policy.clone());
+        Self {
+            ledger: Ledger::new(&policy),
+            policy,
+            impressions,
+        }
+    }
+
+    /// One pass with the measure of a request; its report is of no use unless it is null.
+    pub(crate) fn pass(
+        &mut self,
+        options: &ConversionOptions,
+        valid: &ValidConversion,
+        config: &Config,
+        charged: bool,
+    ) -> Histogram {
+        let lookback_ms = i64::from(valid.lookback_days) * DAY_MS;
+        let epochs = (lookback_ms / config.period_ms() + 1).clamp(1, EPOCHS);
+        let site = if charged { SITE } else { OTHER };
+        let request = Request {
+            querier: site,
+            conversion_site: site,
+            user_action: UserAction(2),
+            window: Window::new(EpochIndex(0), EpochIndex(epochs - 1))
+                .unwrap_or(Window::single(EpochIndex(0))),
+        };
+        let query = AttributionQuery::builder(request, Timestamp(0), options.histogram_size)
+            .credit(options.credit.as_slice())
+            .value(options.value, options.max_value)
+            .epsilon(options.epsilon)
+            .build()
+            .unwrap_or_else(|_| AttributionQuery::nothing(request, Timestamp(0)));
+        let mut workspace = Workspace::default();
+        let mut draw = || 0.5;
+        let Ok(()) = generate_report(
+            &self.policy,
+            &self.impressions,
+            &self.ledger,
+            &query,
+            &mut draw,
+            &mut workspace,
+        );
+        let (report, _, changes) = workspace.into_parts();
+        // Nothing here ever runs dry, and nothing depends on it.
+        let _ = self.ledger.commit(&changes);
+        self.ledger.reset();
+        report
+    }
+}

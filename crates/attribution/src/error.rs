@@ -1,0 +1,89 @@
+//! What a page's call can be rejected with.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::site::SiteError;
+
+/// The error of a call, one variant for each kind that the draft names.
+///
+/// A call fails by what the page passed and by activation, both of which the page knows. Nothing
+/// that is stored, spent or switched off can make it fail.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum ApiError {
+    /// A `RangeError`.
+    #[error("RangeError: {0}")]
+    RangeError(#[from] RangeError),
+    /// A `ReferenceError`.
+    #[error("ReferenceError: there is no aggregation service `{service}`")]
+    ReferenceError {
+        /// What was asked for.
+        service: String,
+    },
+    /// A `DOMException` named `SyntaxError`.
+    #[error("SyntaxError: {0}")]
+    SyntaxError(#[from] SiteError),
+    /// A `DOMException` named `NotAllowedError`.
+    #[error("NotAllowedError: {0}")]
+    NotAllowedError(#[from] NotAllowed),
+}
+
+impl ApiError {
+    /// The name of the JavaScript error.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::RangeError(_) => "RangeError",
+            Self::ReferenceError { .. } => "ReferenceError",
+            Self::SyntaxError(_) => "SyntaxError",
+            Self::NotAllowedError(_) => "NotAllowedError",
+        }
+    }
+
+    /// Whether the JavaScript error is a `DOMException` of that name.
+    pub const fn is_dom_exception(&self) -> bool {
+        matches!(self, Self::SyntaxError(_) | Self::NotAllowedError(_))
+    }
+}
+
+/// An option that is out of range.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{option} must be {allowed}, got {got}")]
+pub struct RangeError {
+    option: &'static str,
+    allowed: String,
+    got: String,
+}
+
+impl RangeError {
+    pub(crate) fn new(
+        option: &'static str,
+        allowed: impl Into<String>,
+        got: impl fmt::Display,
+    ) -> Self {
+        Self {
+            option,
+            allowed: allowed.into(),
+            got: format!("{got}"),
+        }
+    }
+}
+
+/// A call without the user activation it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the last user activation was {ago_ms} ms ago, at most {allowed_ms} ms are allowed")]
+pub struct NotAllowed {
+    pub(crate) ago_ms: i64,
+    pub(crate) allowed_ms: i64,
+}
+
+/// Why a call gave no answer: the page's fault, or the store's.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum AgentError<E> {
+    /// To be passed on to the page.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The store could not be read or written. Nothing is released. The page learns nothing of it.
+    #[error("the store failed")]
+    Store(#[source] E),
+}

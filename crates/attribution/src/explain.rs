@@ -1,0 +1,163 @@
+//! Explanations: why a report was null, and what would have fitted.
+
+use std::fmt;
+
+use bigbird::{
+    AttributionQuery, Cause, Check, Epsilon, EventStore, Fate, Filter, Histogram, LedgerStore,
+    MicroEpsilon, Policy, UserAction, Workspace, generate_report,
+};
+
+use crate::storage::Transaction;
+
+/// What a conversion would give, and why. For developers on the device: it tells what is stored and
+/// spent, so nothing here turns it into something to send.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    /// Whether the API is enabled.
+    pub enabled: bool,
+    /// The report it would give.
+    pub report: Histogram,
+    /// The one cause to name, if an epoch was dropped.
+    pub cause: Option<Cause>,
+    /// What happened in each epoch, oldest first.
+    pub epochs: Vec<EpochExplanation>,
+}
+
+/// What happened in one epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochExplanation {
+    /// Which epoch, counted from the start of the device's epochs.
+    pub epoch: i64,
+    /// How many impressions matched.
+    pub matched: usize,
+    /// How it ended.
+    pub fate: Fate,
+    /// Every filter that was asked to pay.
+    pub filters: Vec<FilterExplanation>,
+    /// If the epoch was dropped: the largest epsilon with which it would have passed, if any.
+    pub largest_epsilon: Option<MicroEpsilon>,
+}
+
+/// What one filter held and what was asked of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FilterExplanation {
+    /// Such as `querier budget of shop.example`.
+    pub name: String,
+    /// What it held, and what was asked.
+    pub check: Check,
+}
+
+impl fmt::Display for FilterExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Check { balance, asked, .. } = &self.check;
+        write!(
+            f,
+            "{}: {} of {} consumed, asked {asked}",
+            self.name, balance.consumed, balance.capacity
+        )?;
+        let short_by = self.check.short_by();
+        if !short_by.is_zero() {
+            write!(f, ", short by {short_by}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Explanation {
+    /// The explanation of a request while the API is disabled.
+    pub(crate) fn disabled(histogram_size: u32) -> Self {
+        Self {
+            enabled: false,
+            report: Histogram::null(histogram_size),
+            cause: None,
+            epochs: Vec::new(),
+        }
+    }
+
+    /// Runs a query without committing anything.
+    pub(crate) fn of<T: Transaction<E>, E>(
+        policy: &Policy,
+        tx: &T,
+        query: &AttributionQuery,
+        draw: &mut dyn FnMut() -> f64,
+    ) -> Result<Self, E> {
+        let mut workspace = Workspace::default();
+        generate_report(policy, tx, tx, query, draw, &mut workspace)?;
+        let decision = workspace.decision();
+        let mut epochs = Vec::new();
+        for epoch in decision.epochs() {
+            let filters = epoch.checks.iter().chain(epoch.dropped_sites);
+            let filters: Result<Vec<_>, _> = filters
+                .map(|check| {
+                    Ok(FilterExplanation {
+                        name: name_of(tx, check.filter)?,
+                        check: *check,
+                    })
+                })
+                .collect();
+            epochs.push(EpochExplanation {
+                epoch: epoch.epoch.0,
+                matched: epoch.matched,
+                fate: epoch.fate,
+                filters: filters?,
+                largest_epsilon: None,
+            });
+        }
+        for (at, explained) in epochs.iter_mut().enumerate() {
+            if matches!(explained.fate, Fate::Dropped(Cause::Filter(_))) {
+                explained.largest_epsilon = largest_epsilon(policy, tx, query, draw, at)?;
+            }
+        }
+        Ok(Self {
+            enabled: true,
+            cause: decision.first_cause(),
+            report: workspace.report().clone(),
+            epochs,
+        })
+    }
+}
+
+/// The largest epsilon, in µε, with which the epoch at a place in the window passes. Losses grow
+/// with epsilon, so it is found by halving.
+fn largest_epsilon<L>(
+    policy: &Policy,
+    store: &L,
+    query: &AttributionQuery,
+    draw: &mut dyn FnMut() -> f64,
+    at: usize,
+) -> Result<Option<MicroEpsilon>, <L as LedgerStore>::Error>
+where
+    L: LedgerStore + EventStore<AttributionQuery, Error = <L as LedgerStore>::Error>,
+{
+    let mut workspace = Workspace::default();
+    let (mut fits, mut too_large) = (0, query.epsilon().micro().get());
+    while too_large - fits > 1 {
+        let middle = MicroEpsilon::new(fits + (too_large - fits) / 2);
+        let Ok(epsilon) = Epsilon::new(middle.to_epsilon()) else {
+            break;
+        };
+        let smaller = query.with_epsilon(epsilon);
+        generate_report(policy, store, store, &smaller, draw, &mut workspace)?;
+        let epoch = workspace.decision().epochs().nth(at);
+        if epoch.is_some_and(|epoch| epoch.fate == Fate::Passed) {
+            fits = middle.get();
+        } else {
+            too_large = middle.get();
+        }
+    }
+    Ok((fits > 0).then_some(MicroEpsilon::new(fits)))
+}
+
+fn name_of<T: Transaction<E>, E>(tx: &T, filter: Filter) -> Result<String, E> {
+    let kind = filter.kind();
+    Ok(match filter {
+        Filter::Global => kind.to_string(),
+        Filter::UserAction(UserAction(id)) => format!("{kind} of action {id}"),
+        Filter::Querier(id) | Filter::ImpressionSite(id) | Filter::ConversionSite(id) => {
+            match tx.site(id)? {
+                Some(site) => format!("{kind} of {site}"),
+                None => format!("{kind} of site {}", id.0),
+            }
+        }
+    })
+}

@@ -1,0 +1,66 @@
+//! The W3C Attribution API of a user agent.
+//!
+//! Everything between a page's call and the budget manager ([`bigbird`]): sites, options, the
+//! impression store, epochs, clearing, activation and HTTP headers, after the draft of May 2026
+//! (`api.bs` of w3c/attribution), corrected where it is wrong or silent (`docs/draft-notes.md`).
+//! There is no browser in it: moments, random numbers and storage come in from outside.
+//!
+//! | to | see |
+//! |---|---|
+//! | answer a page | [`UserAgent`], [`Call`], [`ImpressionOptions`], [`ConversionOptions`] |
+//! | answer a response header | [`parse_save_impression`], [`parse_measure_conversion`] |
+//! | know whether a page may call | [`Activation`] |
+//! | set it up | [`Config`], [`Limits`], [`bigbird::Profile`] |
+//! | keep its data | [`Storage`], [`Transaction`], [`Memory`] |
+//! | understand a null report | [`UserAgent::explain`], [`Explanation`] |
+//!
+//! ```
+//! use bigbird::{Profile, Timestamp};
+//! use bigbird_attribution::*;
+//!
+//! struct Half;
+//! impl Randomness for Half {
+//!     fn epoch_start(&mut self) -> f64 { 0.5 }
+//!     fn credit(&mut self) -> f64 { 0.5 }
+//! }
+//!
+//! let config = Config::new(Profile::BigBird).with_service("https://agg.example");
+//! let mut agent = UserAgent::in_memory(config, Half);
+//! let seen = Call::new("news.example", Timestamp(1_000));
+//! agent.save_impression(&seen, &ImpressionOptions::new(2))?;
+//!
+//! let bought = Call::new("shop.example", Timestamp(60_000));
+//! let options = ConversionOptions::new("https://agg.example", 4);
+//! let answer = agent.measure_conversion(&bought, &options)?;
+//! let report = answer.report.release(Timestamp(60_100)).expect("it is time");
+//! assert_eq!(report.buckets(), [0, 0, 1, 0]);
+//! # Ok::<(), AgentError<std::convert::Infallible>>(())
+//! ```
+
+mod activation;
+mod agent;
+mod clock;
+mod decoy;
+mod error;
+mod explain;
+mod headers;
+mod memory;
+mod options;
+mod release;
+#[cfg(feature = "scenarios")]
+pub mod scenario;
+mod site;
+mod storage;
+
+pub use activation::Activation;
+pub use agent::{Answer, Call, Config, Querier, Randomness, SharedConversion, UserAgent};
+pub use error::{AgentError, ApiError, NotAllowed, RangeError};
+pub use explain::{EpochExplanation, Explanation, FilterExplanation};
+pub use headers::{HeaderError, parse_measure_conversion, parse_save_impression};
+pub use memory::{Memory, MemoryTransaction};
+pub use options::{
+    AggregationProtocol, AggregationServices, ConversionOptions, ImpressionOptions, Limits,
+};
+pub use release::Held;
+pub use site::{Localhost, Site, SiteError};
+pub use storage::{State, Storage, Transaction};

@@ -1,0 +1,160 @@
+//! Sites: registrable domains over https (the draft's section Site Names).
+
+use std::fmt;
+
+use thiserror::Error;
+use url::Host;
+
+/// A site: the registrable domain of a host, the scheme being https always.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Site(Box<str>);
+
+/// Which hosts are sites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Localhost {
+    /// `localhost` and the names below it are not: no site can be told from another there.
+    #[default]
+    Refused,
+    /// They are, for development.
+    Allowed,
+}
+
+impl Site {
+    /// The site of a host (the draft's "parse a site").
+    ///
+    /// The host goes through the WHATWG host parser, which decodes percents, maps international
+    /// names to ASCII and knows numbers for addresses. The site is its registrable domain by the
+    /// Public Suffix List, private section included.
+    ///
+    /// # Errors
+    /// If it is no host, an address, a public suffix, or localhost without permission.
+    pub fn parse(input: &str, localhost: Localhost) -> Result<Self, SiteError> {
+        let refused = |why| SiteError {
+            input: input.to_owned(),
+            why,
+        };
+        let host = match Host::parse(input) {
+            Ok(Host::Domain(host)) => host,
+            Ok(Host::Ipv4(_) | Host::Ipv6(_)) => return Err(refused(Why::Address)),
+            Err(_) => return Err(refused(Why::NoHost)),
+        };
+        // A trailing dot makes another site, and is no part of the suffix.
+        let (name, dot) = match host.strip_suffix('.') {
+            Some(name) => (name, "."),
+            None => (host.as_str(), ""),
+        };
+        if name.split('.').any(str::is_empty) {
+            return Err(refused(Why::NoHost));
+        }
+        if host == "localhost" || host.ends_with(".localhost") {
+            return match localhost {
+                Localhost::Refused => Err(refused(Why::Localhost)),
+                Localhost::Allowed => Ok(Self(host.into())),
+            };
+        }
+        match psl::domain_str(name) {
+            Some(domain) => Ok(Self(format!("{domain}{dot}").into())),
+            None => Err(refused(Why::PublicSuffix)),
+        }
+    }
+
+    /// A site that was stored after it had been parsed.
+    pub fn from_stored(site: impl Into<Box<str>>) -> Self {
+        Self(site.into())
+    }
+
+    /// The registrable domain.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A string that names no site.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{}` is no site: {why}", input.escape_debug())]
+pub struct SiteError {
+    input: String,
+    why: Why,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+enum Why {
+    #[error("it is no host")]
+    NoHost,
+    #[error("it is an address")]
+    Address,
+    #[error("it is a public suffix")]
+    PublicSuffix,
+    #[error("localhost is for development only")]
+    Localhost,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(input: &str) -> Option<String> {
+        let site = Site::parse(input, Localhost::Refused).ok()?;
+        Some(site.as_str().to_owned())
+    }
+
+    #[test]
+    fn hosts_are_reduced_to_their_registrable_domain() {
+        let cases = [
+            ("example.com", "example.com"),
+            ("a.b.example.com", "example.com"),
+            ("EXAMPLE.com", "example.com"),
+            ("www.brand.co.jp", "brand.co.jp"),
+            ("x.city.kawasaki.jp", "city.kawasaki.jp"),
+            ("a.b.kawasaki.jp", "a.b.kawasaki.jp"),
+            ("user.github.io", "user.github.io"),
+            ("www.user.github.io", "user.github.io"),
+            ("ex%61mple.com", "example.com"),
+            ("www.münchen.de", "xn--mnchen-3ya.de"),
+            ("pub.example.", "pub.example."),
+            ("www.pub.example.", "pub.example."),
+            ("my-localhost.com", "my-localhost.com"),
+        ];
+        for (input, expected) in cases {
+            assert_eq!(parsed(input).as_deref(), Some(expected), "{input}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_site_is_refused_with_the_reason() {
+        let cases = [
+            ("", "it is no host"),
+            ("https://example.com", "it is no host"),
+            ("example.com:443", "it is no host"),
+            (" example.com", "it is no host"),
+            ("a..example.com", "it is no host"),
+            (".example.com", "it is no host"),
+            ("1.2.3.4", "it is an address"),
+            ("0x7f.1", "it is an address"),
+            ("[::1]", "it is an address"),
+            ("com", "it is a public suffix"),
+            ("co.uk", "it is a public suffix"),
+            ("github.io", "it is a public suffix"),
+            ("localhost", "localhost is for development only"),
+            ("foo.localhost", "localhost is for development only"),
+        ];
+        for (input, why) in cases {
+            let error = Site::parse(input, Localhost::Refused).unwrap_err();
+            assert_eq!(error.to_string(), format!("`{input}` is no site: {why}"));
+        }
+    }
+
+    #[test]
+    fn localhost_is_allowed_for_development() {
+        for host in ["localhost", "a.localhost", "b.a.localhost"] {
+            let site = Site::parse(host, Localhost::Allowed).unwrap();
+            assert_eq!(site.as_str(), host);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a user agent keeps, and what keeping it must guarantee.
+
+use bigbird::{
+    AttributionObject, AttributionQuery, EpochIndex, EventStore, Filter, Impression, LedgerStore,
+    SiteId, Timestamp,
+};
+
+use crate::site::Site;
+
+/// Where a user agent keeps impressions, budgets and its own state: in memory
+/// ([`Memory`](crate::Memory)) or on disk.
+///
+/// What an implementation guarantees, because the privacy of the whole rests on it:
+///
+/// * **Atomic.** A transaction that is finished happened as a whole; one that is dropped, or whose
+///   process died, did not happen at all.
+/// * **Isolated.** What a transaction reads does not change until it ends, also when two processes
+///   have the store open.
+/// * **Durable before release.** When [`finish`](Transaction::finish) returns, the changes survive
+///   a crash and a power cut. The user agent releases a report only then.
+/// * **Fail closed.** What cannot be read is an error, never an empty store: a lost ledger would
+///   refund every budget.
+pub trait Storage {
+    /// Why it could not be read or written.
+    type Error: std::error::Error;
+
+    /// A transaction.
+    type Transaction<'t>: Transaction<Self::Error>
+    where
+        Self: 't;
+
+    /// Begins a transaction, waiting for others to end.
+    ///
+    /// # Errors
+    /// If the store cannot be opened or locked.
+    fn begin(&mut self) -> Result<Self::Transaction<'_>, Self::Error>;
+}
+
+/// One transaction: the ledger and the impressions as the engine reads them, and everything that
+/// the user agent changes.
+pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, Error = E> {
+    /// The user agent's own state.
+    ///
+    /// # Errors
+    /// If it cannot be read; so for all that follow.
+    fn state(&self) -> Result<State, E>;
+
+    /// Replaces the user agent's own state.
+    fn set_state(&mut self, state: &State) -> Result<(), E>;
+
+    /// The number of a site, if it has one.
+    fn find_site(&self, site: &Site) -> Result<Option<SiteId>, E>;
+
+    /// The number of a site, which it gets now if it had none. It keeps it at least as long as
+    /// anything stored names it.
+    fn site_id(&mut self, site: &Site) -> Result<SiteId, E>;
+
+    /// The site of a number.
+    fn site(&self, id: SiteId) -> Result<Option<Site>, E>;
+
+    /// Saves an impression in its epoch, within the limits of that epoch.
+    fn save_impression(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> Result<(), E>;
+
+    /// Saves an impression while there is no epoch yet, within limits of its hour: an epoch begins
+    /// at a full hour, so that what is kept of one will not depend on another.
+    fn hold_impression(&mut self, impression: &Impression<'_>) -> Result<(), E>;
+
+    /// Moves every held impression to its epoch, the epochs having begun at `start`.
+    fn assign_epochs(&mut self, start: Timestamp, period_ms: i64) -> Result<(), E>;
+
+    /// Forgets a site at its own request (the draft's "clear impressions for a site").
+    fn forget_site(&mut self, site: SiteId) -> Result<(), E>;
+
+    /// Removes the impressions of these impression sites, or all if `None`.
+    fn remove_impressions(&mut self, sites: Option<&[SiteId]>) -> Result<(), E>;
+
+    /// Removes the impressions that can not match any more at `now`.
+    fn remove_expired(&mut self, now: Timestamp) -> Result<(), E>;
+
+    /// Leaves nothing of a filter.
+    fn exhaust(&mut self, epoch: EpochIndex, filter: Filter) -> Result<(), E>;
+
+    /// Forgets everything about the epochs before `epoch`, which from then on pay nothing.
+    fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), E>;
+
+    /// Forgets what ended user actions were admitted to.
+    fn end_user_actions_before(&mut self, action: bigbird::UserAction) -> Result<(), E>;
+
+    /// Keeps an attribution object under a number.
+    fn put_object(&mut self, id: u64, object: AttributionObject) -> Result<(), E>;
+
+    /// The attribution object of a number.
+    fn object(&self, id: u64) -> Result<Option<AttributionObject>, E>;
+
+    /// Makes the changes durable. Dropping the transaction instead forgets them.
+    fn finish(self) -> Result<(), E>;
+}
+
+/// What a user agent knows of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Whether the user lets the API work.
+    pub enabled: bool,
+    /// When epoch 0 begins; chosen when an epoch is first needed.
+    pub epoch_start: Option<Timestamp>,
+    /// When browsing history was last cleared.
+    pub last_clear: Option<Timestamp>,
+    /// The latest moment at which anything was charged: a clock that steps back must not bring
+    /// budgets back.
+    pub latest: Option<Timestamp>,
+    /// The next id of a user action; ids are never used again.
+    pub next_user_action: u64,
+    /// The next number of an attribution object.
+    pub next_object: u64,
+}
+
+impl State {
+    /// The later of a moment and the latest at which anything was charged.
+    pub(crate) fn latest_of(&self, now: Timestamp) -> Timestamp {
+        self.latest.map_or(now, |latest| latest.max(now))
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            epoch_start: None,
+            last_clear: None,
+            latest: None,
+            next_user_action: 1,
+            next_object: 1,
+        }
+    }
+}

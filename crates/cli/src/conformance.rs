@@ -1,0 +1,160 @@
+//! `bigbird conformance`: runs test vectors against the user agent.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use bigbird::Profile;
+use bigbird_attribution::scenario::{Case, Mismatch, Scenario, ScenarioConfig};
+use serde::Serialize;
+
+use crate::{Failed, Finished, output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A directory with CONFIG.json holds files of the W3C's end-to-end format; any other directory is
+searched for .jsonl files. A line of a .jsonl file is a scenario, a header case, a credit case or a
+site case, told apart by their keys.
+
+Exit status: 0 if all passed, 1 if any failed, 2 if a path cannot be read.")]
+pub(crate) struct Args {
+    /// Directories and .jsonl files
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Play all scenarios under this profile [default: the scenario's own, or w3c-draft]
+    #[arg(long)]
+    profile: Option<Profile>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Finished {
+    let mut tally = Tally::default();
+    for path in &args.paths {
+        let cases = read(path).map_err(Failed::unreadable)?;
+        for (file, case) in cases {
+            tally.add(&file, &case, args.profile)?;
+        }
+    }
+    let text = if args.json {
+        output::json(&tally)?
+    } else {
+        tally.tell()?
+    };
+    Ok((text, tally.failed == 0))
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    failures: Vec<Failure>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failure {
+    file: String,
+    case: String,
+    at: String,
+    expected: String,
+    got: String,
+}
+
+impl Tally {
+    fn add(&mut self, file: &str, case: &Case, profile: Option<Profile>) -> Result<(), Failed> {
+        let mismatches = case
+            .run(profile)
+            .map_err(|why| Failed::unreadable(format!("{file}: {}: {why}", case.name())))?;
+        if mismatches.is_empty() {
+            self.passed += 1;
+        } else {
+            self.failed += 1;
+        }
+        let failures = mismatches.into_iter().map(|mismatch| {
+            let Mismatch { at, expected, got } = mismatch;
+            Failure {
+                file: file.to_owned(),
+                case: case.name(),
+                at,
+                expected,
+                got,
+            }
+        });
+        self.failures.extend(failures);
+        Ok(())
+    }
+
+    fn tell(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        for failure in &self.failures {
+            let Failure {
+                file,
+                case,
+                at,
+                expected,
+                got,
+            } = failure;
+            writeln!(text, "{file}: {case}: {at}")?;
+            writeln!(text, "  expected {expected}\n  got      {got}")?;
+        }
+        writeln!(text, "{} passed, {} failed", self.passed, self.failed)?;
+        Ok(text)
+    }
+}
+
+/// The cases of a path, each with the file it is from.
+fn read(path: &Path) -> Result<Vec<(String, Case)>, String> {
+    if !path.is_dir() {
+        return read_lines(path);
+    }
+    let config = path.join("CONFIG.json");
+    let w3c = config.exists();
+    let extension = if w3c { "json" } else { "jsonl" };
+    let mut files: Vec<PathBuf> = fs::read_dir(path)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(|error: io::Error| format!("{}: {error}", path.display()))?;
+    files.retain(|file| file.extension().is_some_and(|it| it == extension) && *file != config);
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{}: no .{extension} files", path.display()));
+    }
+    let mut cases = Vec::new();
+    if w3c {
+        let default = ScenarioConfig::parse(&text(&config)?)
+            .map_err(|error| format!("{}: {error}", config.display()))?;
+        for file in files {
+            let name = file.file_stem().unwrap_or_default().to_string_lossy();
+            let scenario = Scenario::parse(&name, &text(&file)?, &default)
+                .map_err(|error| format!("{}: {error}", file.display()))?;
+            let shown = file.display().to_string();
+            cases.push((shown, Case::Scenario(Box::new(scenario))));
+        }
+    } else {
+        for file in files {
+            cases.extend(read_lines(&file)?);
+        }
+    }
+    Ok(cases)
+}
+
+/// The cases of a `.jsonl` file.
+pub(crate) fn read_lines(path: &Path) -> Result<Vec<(String, Case)>, String> {
+    let mut cases = Vec::new();
+    for (number, line) in (1..).zip(text(path)?.lines()) {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let at = format!("{}:{number}", path.display());
+        let case = Case::parse(line).map_err(|error| format!("{at}: {error}"))?;
+        cases.push((at, case));
+    }
+    if cases.is_empty() {
+        return Err(format!("{}: no cases", path.display()));
+    }
+    Ok(cases)
+}
+
+pub(crate) fn text(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,222 @@
+//! `bigbird explain`: plays one scenario and tells what each event did.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use bigbird::{Balance, Cause, Fate, Filter, Profile, SiteId};
+use bigbird_attribution::scenario::{
+    Action, Case, Event, Outcome, Player, Scenario, ScenarioConfig,
+};
+use bigbird_attribution::{Explanation, Memory};
+
+use crate::conformance::{read_lines, text};
+use crate::{Failed, Finished};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+SCENARIO is a file of the W3C's end-to-end format, with CONFIG.json beside it, or a .jsonl file of
+scenarios, of which --name chooses one.")]
+pub(crate) struct Args {
+    /// The scenario's file
+    scenario: PathBuf,
+    /// The scenario's name, in a .jsonl file of several [default: the first]
+    #[arg(long)]
+    name: Option<String>,
+    /// Play it under this profile [default: the scenario's own, or w3c-draft]
+    #[arg(long)]
+    profile: Option<Profile>,
+}
+
+pub(crate) fn run(args: &Args) -> Finished {
+    let scenario = read(args).map_err(Failed::unreadable)?;
+    let mut player = scenario
+        .player(args.profile)
+        .map_err(|why| Failed::unreadable(format!("{}: {why}", scenario.name)))?;
+    let mut text = format!("{}\n", scenario.name);
+    for event in &scenario.events {
+        tell(&mut text, &mut player, event)?;
+    }
+    Ok((text, true))
+}
+
+fn read(args: &Args) -> Result<Scenario, String> {
+    let path = &args.scenario;
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
+        let config = path.with_file_name("CONFIG.json");
+        let default = ScenarioConfig::parse(&text(&config)?)
+            .map_err(|error| format!("{}: {error}", config.display()))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        return Scenario::parse(&name, &text(path)?, &default)
+            .map_err(|error| format!("{}: {error}", path.display()));
+    }
+    let scenarios = read_lines(path)?
+        .into_iter()
+        .filter_map(|(_, case)| match case {
+            Case::Scenario(scenario) => Some(*scenario),
+            _ => None,
+        });
+    let mut wanted = scenarios.filter(|scenario| match &args.name {
+        Some(name) => scenario.name == *name,
+        None => true,
+    });
+    wanted.next().ok_or_else(|| match &args.name {
+        Some(name) => format!("{}: no scenario named {name}", path.display()),
+        None => format!("{}: no scenario", path.display()),
+    })
+}
+
+/// Plays an event and writes what it did.
+fn tell(text: &mut String, player: &mut Player, event: &Event) -> std::fmt::Result {
+    let before = budgets(player.agent.storage());
+    let explanation = event
+        .conversion()
+        .and_then(|(call, options)| player.agent.explain(&call, &options).ok());
+    let outcome = player.play(event);
+    let after = budgets(player.agent.storage());
+
+    writeln!(text, "\n{:>10} s  {}", event.seconds, what(event))?;
+    match &outcome {
+        Outcome::Done => {}
+        Outcome::Report(histogram, _) => writeln!(text, "{MARGIN}report {histogram:?}")?,
+        Outcome::Error(error) => writeln!(text, "{MARGIN}{error}")?,
+    }
+    if let (Outcome::Report(..), Some(explanation)) = (&outcome, explanation) {
+        tell_why(text, &explanation)?;
+    }
+    for (key, balance) in &after {
+        let spent = before
+            .get(key)
+            .map_or(Default::default(), |old| old.consumed);
+        if spent != balance.consumed {
+            let (epoch, name) = key;
+            writeln!(
+                text,
+                "{MARGIN}epoch {epoch}: {name} {spent} → {} of {}",
+                balance.consumed, balance.capacity
+            )?;
+        }
+    }
+    Ok(())
+}
+
+const MARGIN: &str = "              ";
+
+/// Why a report is what it is, epoch by epoch; nothing about epochs where nothing matched.
+fn tell_why(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
+    if !explanation.enabled {
+        return writeln!(text, "{MARGIN}the API is disabled");
+    }
+    let matched = explanation.epochs.iter().any(|epoch| epoch.matched > 0);
+    if !matched && explanation.cause.is_none() {
+        return writeln!(text, "{MARGIN}no impression matches");
+    }
+    for epoch in &explanation.epochs {
+        let Fate::Dropped(cause) = epoch.fate else {
+            if epoch.matched > 0 {
+                writeln!(
+                    text,
+                    "{MARGIN}epoch {}: {} match",
+                    epoch.epoch, epoch.matched
+                )?;
+            }
+            continue;
+        };
+        writeln!(
+            text,
+            "{MARGIN}epoch {}: {} match, dropped by the {cause}",
+            epoch.epoch, epoch.matched
+        )?;
+        for filter in &epoch.filters {
+            if !filter.check.fits() {
+                writeln!(text, "{MARGIN}  {filter}")?;
+            }
+        }
+        match epoch.largest_epsilon {
+            Some(epsilon) => writeln!(text, "{MARGIN}  it would fit with epsilon {epsilon}")?,
+            None if matches!(cause, Cause::Filter(_)) => {
+                writeln!(text, "{MARGIN}  no epsilon would fit")?;
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// The event in words.
+fn what(event: &Event) -> String {
+    let by = |intermediary: &Option<String>| match intermediary {
+        Some(site) => format!(", by {site}"),
+        None => String::new(),
+    };
+    match &event.action {
+        Action::SaveImpression {
+            site,
+            intermediary_site,
+            ..
+        } => format!("an impression on {site}{}", by(intermediary_site)),
+        Action::MeasureConversion {
+            site,
+            intermediary_site,
+            ..
+        } => {
+            let details = event.conversion().map(|(_, options)| {
+                format!(
+                    ": value {} of {}, epsilon {}",
+                    options.value, options.max_value, options.epsilon
+                )
+            });
+            let by = by(intermediary_site);
+            format!("a conversion on {site}{by}{}", details.unwrap_or_default())
+        }
+        Action::ClearImpressionsForSite { site } => format!("{site} clears its impressions"),
+        Action::ClearBrowsingHistoryForAttribution {
+            sites,
+            forget_visits,
+            ..
+        } => {
+            let sites = match sites.as_slice() {
+                [] => "all sites".to_owned(),
+                sites => sites.join(", "),
+            };
+            match forget_visits {
+                true => format!("the user forgets visits of {sites}"),
+                false => format!("the user clears data of {sites}"),
+            }
+        }
+        Action::EnableApi => "the user enables the API".to_owned(),
+        Action::DisableApi => "the user disables the API".to_owned(),
+        Action::Activate => "the user interacts with the page".to_owned(),
+        Action::Navigate { to, .. } => match to {
+            Some(site) => format!("the tab goes to {site}"),
+            None => "the tab goes to a page without a site".to_owned(),
+        },
+        Action::Maintain => "the user agent cleans up".to_owned(),
+    }
+}
+
+/// Every filter that was charged, by epoch and name.
+fn budgets(memory: &Memory) -> BTreeMap<(i64, String), Balance> {
+    let name = |site: SiteId| match memory.site(site) {
+        Some(site) => site.to_string(),
+        None => format!("site {}", site.0),
+    };
+    let mut budgets = BTreeMap::new();
+    for view in memory.ledger().epochs() {
+        for (filter, balance) in view.filters() {
+            let kind = filter.kind();
+            let name = match filter {
+                Filter::Global => kind.to_string(),
+                Filter::UserAction(action) => format!("{kind} of action {}", action.0),
+                Filter::Querier(site)
+                | Filter::ImpressionSite(site)
+                | Filter::ConversionSite(site) => format!("{kind} of {}", name(site)),
+            };
+            budgets.insert((view.epoch().0, name), balance);
+        }
+    }
+    budgets
+}
