@@ -222,6 +222,8 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
     fn forget_site(&mut self, site: SiteId) -> Result<(), Infallible> {
         self.0.impressions.forget_site(site);
         self.0.held.forget_site(site);
+        let objects = self.0.objects.values_mut();
+        objects.for_each(|object| object.forget_site(site));
         Ok(())
     }
 
@@ -231,6 +233,13 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         };
         self.0.impressions.retain(keep);
         self.0.held.retain(keep);
+        match sites {
+            None => self.0.objects.clear(),
+            Some(sites) => {
+                let objects = self.0.objects.values_mut();
+                objects.for_each(|object| object.forget_impression_sites(sites));
+            }
+        }
         Ok(())
     }
 

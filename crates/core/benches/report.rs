@@ -39,6 +39,7 @@ fn main() {
     for (stored, sites) in [(1_000, 20), (100_000, 1_000)] {
         rows.extend(store_rows(stored, sites));
     }
+    rows.extend([full_row(false), full_row(true)]);
     rows.extend(lab_rows());
     for _ in 0..ROUNDS {
         for row in &mut rows {
@@ -218,16 +219,49 @@ fn save_row(stored: usize, sites: usize) -> Row {
     })
 }
 
+/// Into an epoch that is full, so that every save displaces an impression. Displaced ones are swept
+/// out now and then; a round is long enough to include that.
+fn full_row(distinct: bool) -> Row {
+    const FULL: u32 = 20_000;
+    let limits = StoreLimits {
+        impressions_per_epoch: FULL.try_into().unwrap(),
+    };
+    let mut store = ImpressionStore::new(limits);
+    let mut next = 0;
+    let mut save = move |iterations: usize| {
+        for _ in 0..iterations {
+            next += 1;
+            let (_, mut ad) = ad(next, 500);
+            if distinct {
+                ad.conversion_sites = vec![next as u32];
+            }
+            with_impression(&ad, |impression| store.save(EpochIndex(0), impression));
+        }
+    };
+    save(FULL as usize);
+    let what = if distinct {
+        "all different"
+    } else {
+        "100 advertisers"
+    };
+    row(
+        format!("save into a full epoch of {FULL}, {what}"),
+        10_000,
+        save,
+    )
+}
+
 fn store_rows(stored: usize, sites: usize) -> Vec<Row> {
     let mut plain = Reference::new(policy(), usize::MAX, None);
     plain.ads = (0..stored).map(|number| ad(number, sites)).collect();
     let mut ask = Ask {
         querier: SHOP.0,
         conversion_site: SHOP.0,
-        caller: SHOP.0,
+        callers: vec![SHOP.0],
         action: 1_000_000_000,
         earliest: 0,
         current: EPOCHS - 1,
+        readable_from: i64::MIN,
         now: i64::MAX,
         not_before: i64::MIN,
         impression_sites: Vec::new(),
@@ -238,7 +272,7 @@ fn store_rows(stored: usize, sites: usize) -> Vec<Row> {
         max_value: 10,
         epsilon_micro: 100_000,
         size: 20,
-        draw: 0.5,
+        draws: vec![0.5],
     };
     let reporting = row(
         format!("report, {stored} stored, 10 match by conversion site"),
@@ -371,22 +405,48 @@ fn duration(seconds: f64) -> String {
 }
 
 fn print_memory() {
+    let limit = |applies: bool| if applies { "96 B" } else { "" };
     for (stored, sites) in [(1_000, 20), (100_000, 1_000)] {
-        let mut store = ImpressionStore::new(StoreLimits::default());
-        let before = ALLOCATED.load(Ordering::Relaxed);
-        for number in 0..stored {
-            let (epoch, ad) = ad(number, sites);
-            with_impression(&ad, |impression| store.save(EpochIndex(epoch), impression));
-        }
-        let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+        let bytes = memory(|| {
+            let mut store = ImpressionStore::new(StoreLimits::default());
+            for number in 0..stored {
+                let (epoch, ad) = ad(number, sites);
+                with_impression(&ad, |impression| store.save(EpochIndex(epoch), impression));
+            }
+            store
+        });
+        let name = format!("memory per impression, {stored} stored");
         println!(
-            "{:<55} {:>9} B {:>10} B",
-            format!("memory per stored impression, {stored} stored"),
+            "{name:<55} {:>9} B {:>12}",
             bytes.div_ceil(stored),
-            96
+            limit(true)
         );
-        drop(store);
+        let bytes = memory(|| filled(stored, sites));
+        let name = "  with what user actions were admitted to";
+        println!("{name:<55} {:>9} B", bytes.div_ceil(stored));
+        // Every impression with a match value and an advertiser of its own.
+        let bytes = memory(|| {
+            let mut store = ImpressionStore::new(StoreLimits::default());
+            for number in 0..stored {
+                let (epoch, mut ad) = ad(number, sites);
+                ad.match_value = number as u32;
+                ad.conversion_sites = vec![number as u32];
+                with_impression(&ad, |impression| store.save(EpochIndex(epoch), impression));
+            }
+            store
+        });
+        let name = "  of impressions with nothing in common";
+        println!("{name:<55} {:>9} B", bytes.div_ceil(stored));
     }
+}
+
+/// The bytes that what is built takes.
+fn memory<T>(build: impl FnOnce() -> T) -> usize {
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    let built = build();
+    let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+    drop(black_box(built));
+    bytes
 }
 
 /// The system's allocator, counting what is in use.

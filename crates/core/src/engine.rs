@@ -238,14 +238,10 @@ impl<Q: Query, L: LedgerStore> Generation<'_, Q, L> {
             }
         }
         let asked = self.workspace.decision.mark();
-        let fate = if self.workspace.found.len() == begin {
-            // Every site was depleted.
-            Fate::Dropped(Cause::Filter(crate::FilterKind::ImpressionSite))
-        } else {
-            match self.check(epoch, loss)? {
-                None => Fate::Passed,
-                Some(cause) => Fate::Dropped(cause),
-            }
+        // If every site was depleted, this is the check that could not pass, and says all of why.
+        let fate = match self.check(epoch, loss)? {
+            None => Fate::Passed,
+            Some(cause) => Fate::Dropped(cause),
         };
         let Workspace {
             decision, changes, ..

@@ -101,16 +101,20 @@ impl<T: Recycle> Epochs<T> {
     #[inline]
     fn find(&self, epoch: EpochIndex) -> Result<usize, usize> {
         let mut at = self.used;
-        while at > 0 {
+        let far = at.saturating_sub(NEAR);
+        while at > far {
             let found = self.records[at - 1].0;
             if found <= epoch {
                 return if found == epoch { Ok(at - 1) } else { Err(at) };
             }
             at -= 1;
         }
-        Err(0)
+        self.records[..far].binary_search_by_key(&epoch, |(index, _)| *index)
     }
 }
+
+/// How many of the newest epochs are looked at one by one.
+const NEAR: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -127,7 +131,7 @@ mod tests {
     proptest! {
         /// Whatever is created, pruned and reset, it holds what a plain map holds.
         #[test]
-        fn holds_what_a_plain_map_holds(steps in prop::collection::vec((0..12_u8, -4..8_i64), 0..60)) {
+        fn holds_what_a_plain_map_holds(steps in prop::collection::vec((0..40_u8, -14..18_i64), 0..90)) {
             let mut epochs: Epochs<Vec<i64>> = Epochs::default();
             let mut model: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
             let mut first = i64::MIN;
@@ -154,7 +158,7 @@ mod tests {
                 let all: Vec<_> = epochs.iter().map(|(epoch, record)| (epoch.0, record)).collect();
                 let expected: Vec<_> = model.iter().map(|(epoch, record)| (*epoch, record)).collect();
                 prop_assert_eq!(all, expected);
-                for epoch in -4..8 {
+                for epoch in -14..18 {
                     prop_assert_eq!(epochs.get(EpochIndex(epoch)), model.get(&epoch));
                 }
             }

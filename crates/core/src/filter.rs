@@ -8,7 +8,8 @@ use crate::{Capacity, EpochIndex, MicroEpsilon, SiteId, UserAction};
 /// per-device-epoch state).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Filter {
-    /// The budget of one querier. It bounds what that querier learns.
+    /// The budget of one querier. It bounds what reports of its own reveal to that querier. (Of
+    /// a shared attribution it bounds less: see [`AttributionObject`](crate::AttributionObject).)
     Querier(SiteId),
     /// The budget of the whole device. It bounds what all queriers together learn.
     Global,
@@ -122,10 +123,11 @@ pub struct Check {
 }
 
 impl Check {
-    /// A check that is still to be looked up.
-    pub(crate) fn new(epoch: EpochIndex, filter: Filter, asked: MicroEpsilon) -> Self {
+    /// A check that is still to be looked up. Until it is, the filter has nothing to pay with: a
+    /// store that forgets one must not let it pass.
+    pub fn new(epoch: EpochIndex, filter: Filter, asked: MicroEpsilon) -> Self {
         let balance = Balance {
-            capacity: Capacity::Unlimited,
+            capacity: Capacity::Finite(MicroEpsilon::ZERO),
             consumed: MicroEpsilon::ZERO,
         };
         Self {

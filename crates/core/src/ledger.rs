@@ -96,12 +96,22 @@ pub enum CommitError<E> {
     Store(#[source] E),
 }
 
-/// The filters that could not pay a set of charges. Nothing was charged.
+/// Why changes were refused. None was made.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{} of the charged filters cannot pay; {}", checks.len(), checks.first().map(ToString::to_string).unwrap_or_default())]
-pub struct Refusal {
-    /// What each of them held and what was asked of it; never empty.
-    pub checks: Vec<Check>,
+pub enum Refusal {
+    /// Filters that could not pay, with what each held and what was asked of it; never empty.
+    #[error(
+        "{} of the charged filters cannot pay; {}",
+        .0.len(),
+        .0.first().map(ToString::to_string).unwrap_or_default()
+    )]
+    Filters(Vec<Check>),
+    /// A user action that may not involve the site.
+    #[error(
+        "user action #{} may not involve site #{} in epoch {}",
+        .0.user_action.0, .0.site.0, .0.epoch.0
+    )]
+    Admission(Admit),
 }
 
 /// The ledger in memory.
@@ -214,13 +224,25 @@ impl Ledger {
         }
     }
 
-    /// Makes all changes, or none if a filter cannot pay.
+    /// Makes all changes, or none.
     ///
     /// # Errors
-    /// If a filter cannot pay.
+    /// If a site cannot be admitted, or a filter cannot pay.
     pub fn commit(&mut self, changes: &Changes) -> Result<(), Refusal> {
+        for &admit in &changes.admissions {
+            let Admit {
+                user_action,
+                epoch,
+                site,
+            } = admit;
+            if self.admission(user_action, epoch, site) == Admission::Refused {
+                return Err(Refusal::Admission(admit));
+            }
+        }
         self.charge(&changes.charges)?;
         for &admit in &changes.admissions {
+            // The admissions of a request are in different epochs, so that none takes the room
+            // of another.
             self.try_admit(admit);
         }
         Ok(())
@@ -296,7 +318,7 @@ impl Ledger {
         for charge in applied.into_iter().rev() {
             self.take_back(charge);
         }
-        Refusal { checks }
+        Refusal::Filters(checks)
     }
 
     fn take_back(&mut self, charge: Charge) {
@@ -602,8 +624,10 @@ mod tests {
                 charge(Filter::ConversionSite(SiteId(1)), 1),
             ])
             .unwrap_err();
-        let short: Vec<_> = refusal
-            .checks
+        let Refusal::Filters(checks) = &refusal else {
+            panic!("{refusal}")
+        };
+        let short: Vec<_> = checks
             .iter()
             .map(|check| (check.filter, check.short_by().get()))
             .collect();
@@ -621,8 +645,10 @@ mod tests {
     fn charges_to_one_filter_add_up() {
         let mut ledger = ledger();
         let twice = [charge(Filter::Global, 1_500_000); 2];
-        let refusal = ledger.charge(&twice).unwrap_err();
-        assert_eq!(refusal.checks[0].balance.consumed.get(), 1_500_000);
+        let Err(Refusal::Filters(checks)) = ledger.charge(&twice) else {
+            panic!("charged twice")
+        };
+        assert_eq!(checks[0].balance.consumed.get(), 1_500_000);
         assert_eq!(ledger.epochs().count(), 0);
     }
 
@@ -637,6 +663,31 @@ mod tests {
         assert!(!ledger.try_admit(admit(1, E, 1)));
         ledger.prune_before(EpochIndex(-5));
         assert!(ledger.charge(&[charge(Filter::Global, 1)]).is_err());
+    }
+
+    #[test]
+    fn changes_are_made_as_a_whole_or_not_at_all() {
+        let mut ledger = ledger();
+        for site in [1, 2] {
+            assert!(ledger.try_admit(admit(1, E, site)));
+        }
+        let changes = Changes {
+            admissions: vec![admit(1, E, 3)],
+            charges: vec![charge(Filter::Global, 1)],
+        };
+        let refusal = ledger.commit(&changes).unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "user action #1 may not involve site #3 in epoch 0"
+        );
+        let changes = Changes {
+            admissions: vec![admit(2, E, 3)],
+            charges: vec![charge(Filter::Global, 2_000_001)],
+        };
+        assert!(ledger.commit(&changes).is_err());
+        let view = ledger.epochs().next().unwrap();
+        assert_eq!(view.filters(), []);
+        assert_eq!(view.user_actions(), [UserAction(1)]);
     }
 
     #[test]

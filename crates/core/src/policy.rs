@@ -128,19 +128,23 @@ impl Policy {
     /// for each user action.
     ///
     /// # Errors
-    /// If `querier` is no amount of epsilon, or `cap` is 0.
+    /// If `querier` is no amount of epsilon, a capacity is too large to count, or `cap` is 0.
     pub fn from_workload(querier: f64, workload: &Workload, cap: u32) -> Result<Self, PolicyError> {
         let querier = amount(FilterKind::Querier, querier)?;
         let conversion_site = workload.with_intermediaries(querier);
-        let times = |factor: u64| Capacity::Finite(conversion_site.saturating_mul(factor));
+        let times = |factor: u64| {
+            let amount = conversion_site.get().checked_mul(factor);
+            let amount = amount.ok_or(PolicyError::TooLarge)?;
+            Ok(Capacity::Finite(MicroEpsilon::new(amount)))
+        };
         let fan_out = u64::from(workload.fan_out.get());
         let global = u64::from(workload.conversion_sites.get())
             .max(fan_out * u64::from(workload.impression_sites.get()));
         let capacities = Capacities {
             querier: Capacity::Finite(querier),
-            global: times(global),
-            impression_site: times(fan_out),
-            conversion_site: times(1),
+            global: times(global)?,
+            impression_site: times(fan_out)?,
+            conversion_site: times(1)?,
             user_action: Capacity::Unlimited,
         };
         Self::builder()
@@ -188,6 +192,9 @@ impl Policy {
     /// The workload constraints (section "Quota configuration") that these capacities do not meet.
     /// They are warnings: such a policy is as private as any other, but honest sites may find its
     /// budgets empty.
+    ///
+    /// Where there is no conversion-site quota, a conversion site counts with what it would spend:
+    /// (1 + r) querier budgets. A quota that does not exist is never too small.
     pub fn violations(&self, workload: &Workload) -> Vec<Violation> {
         let Capacities {
             querier,
@@ -196,44 +203,39 @@ impl Policy {
             conversion_site,
             ..
         } = self.capacities;
-        let times = |capacity: Capacity, factor: NonZeroU32| match capacity {
-            Capacity::Finite(amount) => {
-                Capacity::Finite(amount.saturating_mul(u64::from(factor.get())))
-            }
-            Capacity::Unlimited => Capacity::Unlimited,
-        };
-        let with_intermediaries = match querier {
-            Capacity::Finite(amount) => Capacity::Finite(workload.with_intermediaries(amount)),
-            Capacity::Unlimited => Capacity::Unlimited,
+        let demand = querier
+            .amount()
+            .map(|amount| workload.with_intermediaries(amount));
+        let of_conversion_site = conversion_site.amount().or(demand);
+        let times = |amount: Option<MicroEpsilon>, factor: NonZeroU32| {
+            amount.map(|amount| amount.saturating_mul(u64::from(factor.get())))
         };
         [
-            (
-                Constraint::Intermediaries,
-                conversion_site,
-                with_intermediaries,
-            ),
+            (Constraint::Intermediaries, conversion_site, demand),
             (
                 Constraint::ConversionSites,
                 global,
-                times(conversion_site, workload.conversion_sites),
+                times(of_conversion_site, workload.conversion_sites),
             ),
             (
                 Constraint::ImpressionSites,
                 global,
-                times(impression_site, workload.impression_sites),
+                times(impression_site.amount(), workload.impression_sites),
             ),
             (
                 Constraint::FanOut,
                 impression_site,
-                times(conversion_site, workload.fan_out),
+                times(of_conversion_site, workload.fan_out),
             ),
         ]
         .into_iter()
-        .filter(|(_, has, needs)| has < needs)
-        .map(|(constraint, has, needs)| Violation {
-            constraint,
-            has,
-            needs,
+        .filter_map(|(constraint, has, needs)| {
+            let violation = Violation {
+                constraint,
+                has: has.amount()?,
+                needs: needs?,
+            };
+            (violation.has < violation.needs).then_some(violation)
         })
         .collect()
     }
@@ -365,6 +367,12 @@ pub enum PolicyError {
         /// Why.
         source: EpsilonError,
     },
+    /// A capacity computed from a workload is too large.
+    #[error(
+        "the capacities of a workload must be at most {max}",
+        max = u64::MAX / crate::epsilon::MICRO
+    )]
+    TooLarge,
     /// A domain cap of 0 would admit nothing.
     #[error("the domain cap must be at least 1 site per user action, got 0")]
     DomainCap,
@@ -391,7 +399,7 @@ pub enum Profile {
     /// The W3C draft of May 2026: no conversion-site quota, no domain cap (it has activation
     /// instead of user-action ids), its own arithmetic.
     W3cDraft,
-    /// Querier budgets only. Unsound when queriers work together.
+    /// Querier budgets only. Unsound once there are several queriers, even if they do not collude.
     CookieMonster,
     /// Querier budgets and the global budget, which anyone can drain.
     GlobalOnly,
@@ -421,7 +429,9 @@ impl Profile {
         match self {
             Self::BigBird => "querier and global budgets, protected by quotas and the domain cap",
             Self::W3cDraft => "the W3C draft of May 2026, with its arithmetic",
-            Self::CookieMonster => "querier budgets only; unsound when queriers collude",
+            Self::CookieMonster => {
+                "querier budgets only; unsound with several queriers, even honest ones"
+            }
             Self::GlobalOnly => "querier and global budgets without quotas; anyone can drain it",
         }
     }
@@ -580,9 +590,9 @@ pub struct Violation {
     /// Which.
     pub constraint: Constraint,
     /// The capacity that is too small.
-    pub has: Capacity,
+    pub has: MicroEpsilon,
     /// What it would have to be.
-    pub needs: Capacity,
+    pub needs: MicroEpsilon,
 }
 
 impl fmt::Display for Violation {
@@ -674,6 +684,50 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_exist_is_never_too_small() {
+        let one = Workload::new(1, 1, 1, 0.0).unwrap();
+        let many = Workload::new(9, 9, 9, 0.0).unwrap();
+        let violated = |profile: Profile, workload| -> Vec<Constraint> {
+            let violations = profile.policy().violations(workload);
+            violations
+                .iter()
+                .map(|violation| violation.constraint)
+                .collect()
+        };
+        for profile in Profile::ALL {
+            assert_eq!(violated(profile, &one), [], "{profile}");
+        }
+        use Constraint::{ConversionSites, FanOut, ImpressionSites};
+        assert_eq!(violated(Profile::CookieMonster, &many), []);
+        assert_eq!(violated(Profile::GlobalOnly, &many), [ConversionSites]);
+        let all = [ConversionSites, ImpressionSites, FanOut];
+        assert_eq!(violated(Profile::W3cDraft, &many), all);
+    }
+
+    /// What sets the draft's rules apart from the paper's (design of the profiles).
+    #[test]
+    fn profiles_have_their_rules() {
+        let draft = Profile::W3cDraft.policy();
+        assert!(draft.matches_own_action());
+        assert_eq!(draft.arithmetic(), Arithmetic::Double);
+        assert_eq!(draft.global_charging(), GlobalCharging::WorstCase);
+        assert_eq!(draft.domain_cap(), None);
+        for profile in [
+            Profile::BigBird,
+            Profile::CookieMonster,
+            Profile::GlobalOnly,
+        ] {
+            let policy = profile.policy();
+            assert!(!policy.matches_own_action(), "{profile}");
+            assert_eq!(policy.arithmetic(), Arithmetic::Exact);
+            assert_eq!(policy.global_charging(), GlobalCharging::Individual);
+            assert_eq!(policy.site_charging(), SiteCharging::Full);
+            assert_eq!(policy.depleted_sites(), DepletedSites::DropEpoch);
+            assert_eq!(policy.domain_cap().is_some(), profile == Profile::BigBird);
+        }
+    }
+
+    #[test]
     fn wrong_values_build_nothing() {
         let builder = Policy::builder;
         let refused = [
@@ -698,6 +752,11 @@ mod tests {
         let workload = Workload::new(1, 1, 1, 0.0).unwrap();
         assert!(Policy::from_workload(1.0, &workload, 0).is_err());
         assert!(Policy::from_workload(f64::NAN, &workload, 1).is_err());
+        let large = Workload::new(4, 1, 1, 0.0).unwrap();
+        assert_eq!(
+            Policy::from_workload(1e13, &large, 1),
+            Err(PolicyError::TooLarge)
+        );
     }
 
     #[test]

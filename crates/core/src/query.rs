@@ -118,7 +118,8 @@ pub struct Draws<'a> {
 }
 
 impl<'a> Draws<'a> {
-    pub(crate) fn new(source: &'a mut dyn FnMut() -> f64, drawn: &'a mut Vec<f64>) -> Self {
+    /// Numbers from `source`, which are kept in `drawn` and read from there first.
+    pub fn new(source: &'a mut dyn FnMut() -> f64, drawn: &'a mut Vec<f64>) -> Self {
         Self {
             source,
             drawn,

@@ -2,8 +2,8 @@
 //!
 //! Each impression is a link in four chains: of its site, of its caller, of its match value and of
 //! its audience. A query walks the chains of the one property that it restricts most. Chains live
-//! in the slots themselves, so that an index costs 16 bytes an impression and saving one allocates
-//! nothing.
+//! in the slots themselves, 16 bytes an impression; besides, the index has an entry for each
+//! distinct site, caller, match value and audience of the epoch.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
@@ -173,6 +173,30 @@ impl Audiences {
         }
     }
 
+    /// Gives each audience that is asked about its number in `new`, where it is listed when it is
+    /// first asked about, without a site that is to be forgotten; `None` if that leaves nobody.
+    pub(super) fn renumbering<'a>(
+        &'a self,
+        new: &'a mut Self,
+        forgotten: Option<SiteId>,
+    ) -> impl FnMut(u32) -> Option<u32> + 'a {
+        let mut known: Vec<Option<Option<u32>>> = vec![None; self.spans.len()];
+        move |id| {
+            let renumbered = known.get_mut(id as usize)?;
+            *renumbered.get_or_insert_with(|| {
+                let (sites, callers) = self.members(id);
+                let Some(site) = forgotten else {
+                    return Some(new.intern_sets(sites, callers));
+                };
+                let without = |list: &[SiteId]| -> Option<Vec<SiteId>> {
+                    let left: Vec<_> = list.iter().copied().filter(|id| *id != site).collect();
+                    (list.is_empty() || !left.is_empty()).then_some(left)
+                };
+                Some(new.intern_sets(&without(sites)?, &without(callers)?))
+            })
+        }
+    }
+
     /// Whether any audience names a site.
     pub(super) fn names(&self, site: SiteId) -> bool {
         self.lists.contains(&site)
@@ -216,12 +240,11 @@ pub(super) struct Index {
     match_values: Map<u32, Chain>,
     /// By number of audience.
     audiences: Vec<Chain>,
-    /// The audiences that name a conversion site.
-    naming_site: Map<SiteId, Vec<u32>>,
-    /// The audiences that name no conversion site.
+    /// The audiences that name a conversion site, and the audiences that name none.
+    naming_site: Lists,
     any_site: Vec<u32>,
-    /// Those of them that name a conversion caller, by caller, and those that name none.
-    naming_caller: Map<SiteId, Vec<u32>>,
+    /// Of the latter, those that name a conversion caller, and those that name none.
+    naming_caller: Lists,
     anyone: Vec<u32>,
     /// The sites by how many impressions they have, then by age of the oldest. Built when the
     /// epoch is first full.
@@ -343,30 +366,30 @@ impl Index {
         query: &AttributionQuery,
         mut visit: impl FnMut(&Chain),
     ) {
-        let mut visit_permitted = |ids: &[u32]| {
-            for &id in ids {
-                let (_, callers) = audiences.members(id);
-                if callers.is_empty() || query.callers.iter().any(|caller| callers.contains(caller))
-                {
-                    visit(&self.audiences[id as usize]);
-                }
+        let mut visit_permitted = |id: u32| {
+            let (_, callers) = audiences.members(id);
+            let permitted = |caller: &SiteId| callers.is_empty() || callers.contains(caller);
+            if query.callers.iter().any(permitted) {
+                visit(&self.audiences[id as usize]);
             }
         };
         match query.callers.as_slice() {
             [caller] => {
-                visit_permitted(&self.anyone);
-                visit_permitted(self.naming_caller.get(caller).map_or(&[], Vec::as_slice));
+                self.anyone.iter().copied().for_each(&mut visit_permitted);
+                self.naming_caller
+                    .of(*caller)
+                    .for_each(&mut visit_permitted);
             }
-            _ => visit_permitted(&self.any_site),
+            _ => self.any_site.iter().copied().for_each(&mut visit_permitted),
         }
         let site = query.request.conversion_site;
-        visit_permitted(self.naming_site.get(&site).map_or(&[], Vec::as_slice));
+        self.naming_site.of(site).for_each(&mut visit_permitted);
     }
 
     fn list_audience(&mut self, id: u32, audiences: &Audiences) {
         let (sites, callers) = audiences.members(id);
         for &site in sites {
-            self.naming_site.entry(site).or_default().push(id);
+            self.naming_site.push(site, id);
         }
         if sites.is_empty() {
             self.any_site.push(id);
@@ -374,9 +397,38 @@ impl Index {
                 self.anyone.push(id);
             }
             for &caller in callers {
-                self.naming_caller.entry(caller).or_default().push(id);
+                self.naming_caller.push(caller, id);
             }
         }
+    }
+}
+
+/// A list of numbers for each site, most of them short: links of all lists in one vector.
+#[derive(Debug, Clone, Default)]
+struct Lists {
+    newest: Map<SiteId, u32>,
+    links: Vec<(u32, u32)>,
+}
+
+impl Lists {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the limit on impressions keeps the links below four billion"
+    )]
+    fn push(&mut self, site: SiteId, number: u32) {
+        let newest = self.newest.entry(site).or_insert(NONE);
+        let link = self.links.len() as u32;
+        self.links.push((number, *newest));
+        *newest = link;
+    }
+
+    fn of(&self, site: SiteId) -> impl Iterator<Item = u32> {
+        let mut next = self.newest.get(&site).copied().unwrap_or(NONE);
+        std::iter::from_fn(move || {
+            let &(number, earlier) = self.links.get(next as usize)?;
+            next = earlier;
+            Some(number)
+        })
     }
 }
 

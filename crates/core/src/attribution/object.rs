@@ -15,6 +15,11 @@ use crate::{Capacity, Check, Decision, EpochIndex, Filter, Noise, Policy, SiteId
 /// once, for everything that all queriers together can learn from it. Each querier then takes the
 /// credit of its own impressions and pays from its own budget only.
 ///
+/// What this guarantees is the global budget: whatever the queriers do, all of them together learn
+/// no more about an epoch than its shared filters paid. A querier's own budget bounds less here than
+/// for reports of its own: the credit of an epoch it can pay for was divided with other epochs in
+/// view, also with one that it cannot pay for.
+///
 /// Here we depart from the paper on purpose: its `GetReport` attributes again over the epochs each
 /// querier could pay for. Queriers with budget in different epochs could then move more value than
 /// was charged. Our objects fix the credit of each impression once; an epoch that a querier cannot
@@ -227,6 +232,17 @@ impl AttributionObject {
         }
         self.taken.push(support);
         Ok((outcome, changes))
+    }
+
+    /// Forgets a site, as [`ImpressionStore::forget_site`](crate::ImpressionStore::forget_site)
+    /// does: the credit of the impressions that it saved goes. What was paid stays paid.
+    pub fn forget_site(&mut self, site: SiteId) {
+        self.credits.retain(|credit| credit.touch.caller != site);
+    }
+
+    /// Forgets the credit of impressions on these sites.
+    pub fn forget_impression_sites(&mut self, sites: &[SiteId]) {
+        self.credits.retain(|credit| !sites.contains(&credit.site));
     }
 
     /// Every site it remembers, some more than once: whoever numbers sites must not give their

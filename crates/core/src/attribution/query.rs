@@ -175,6 +175,36 @@ impl AttributionQuery {
         self.noise.epsilon()
     }
 
+    /// The moment of the request: impressions from its future do not match.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Impressions saved before this moment do not match.
+    pub fn not_before(&self) -> Timestamp {
+        self.not_before
+    }
+
+    /// Who calls.
+    pub fn callers(&self) -> &[SiteId] {
+        &self.callers
+    }
+
+    /// Only impressions of these sites match, sorted; of every site if empty.
+    pub fn impression_sites(&self) -> &[SiteId] {
+        &self.impression_sites
+    }
+
+    /// Only impressions that these saved match, sorted; whoever saved them if empty.
+    pub fn impression_callers(&self) -> &[SiteId] {
+        &self.impression_callers
+    }
+
+    /// Only impressions with one of these match values match, sorted; with any if empty.
+    pub fn match_values(&self) -> &[u32] {
+        &self.match_values
+    }
+
     /// The report of nothing.
     pub fn null_report(&self) -> Histogram {
         Histogram::null(self.histogram_size)

@@ -32,9 +32,10 @@ impl Default for StoreLimits {
 /// impressions has an index by impression site, by caller, by match value and by who may measure.
 ///
 /// When an epoch is full, saving an impression removes the oldest impression of the site that has
-/// most; of several such sites, of the one whose oldest impression is oldest. A site can crowd out
-/// only itself, and an epoch never another: what is kept of an epoch is a function of what was
-/// saved in it.
+/// most; of several such sites, of the one whose oldest impression is oldest. So a flood from one
+/// site displaces that site's own impressions, and a site keeps its fair part of the limit; and an
+/// epoch never displaces another's: what is kept of an epoch is a function of what was saved in
+/// it.
 #[derive(Debug, Clone, Default)]
 pub struct ImpressionStore {
     limits: StoreLimits,
@@ -216,50 +217,36 @@ impl EpochStore {
     }
 
     fn forget_site(&mut self, site: SiteId) {
-        let saved_by_it = |slot: &Slot| {
-            let impression = slot.impression(&self.audiences);
-            impression.caller() == site
-        };
-        let mut changed = false;
         for slot in self.slots.iter_mut().filter(|slot| slot.is_live()) {
-            if saved_by_it(slot) {
+            if slot.impression(&self.audiences).caller() == site {
                 slot.audience = NONE;
                 self.live -= 1;
-                changed = true;
             }
         }
-        changed |= self.audiences.names(site);
-        if changed {
-            self.rebuild(|list| {
-                let left: Vec<SiteId> = list.iter().copied().filter(|&id| id != site).collect();
-                (list.is_empty() || !left.is_empty()).then_some(left)
-            });
+        if self.live < self.slots.len() || self.audiences.names(site) {
+            self.rebuild(Some(site));
         }
     }
 
     /// Forgets removed slots and the audiences that nobody has any more.
     fn compact(&mut self) {
-        self.rebuild(|list| Some(list.to_vec()));
+        self.rebuild(None);
     }
 
-    /// Stores what is left anew, with every list of sites changed; an impression one of whose
-    /// lists becomes `None` goes.
-    fn rebuild(&mut self, change: impl Fn(&[SiteId]) -> Option<Vec<SiteId>>) {
+    /// Stores what is left anew, taking a site off every list; an impression for which that leaves
+    /// nobody to measure it goes.
+    fn rebuild(&mut self, forgotten: Option<SiteId>) {
         let old = std::mem::take(&mut self.audiences);
+        let audiences = &mut self.audiences;
+        let mut renumbered = old.renumbering(audiences, forgotten);
         self.slots.retain_mut(|slot| {
-            if !slot.is_live() {
-                return false;
-            }
-            let impression = slot.impression(&old);
-            let sites = change(impression.conversion_sites);
-            let callers = change(impression.conversion_callers);
-            let (Some(sites), Some(callers)) = (sites, callers) else {
+            let Some(audience) = slot.is_live().then(|| renumbered(slot.audience)).flatten() else {
                 return false;
             };
-            let audience = self.audiences.intern(&sites, &callers);
-            *slot = Slot::new(&impression, audience);
+            *slot = Slot::new(&slot.impression(&old), audience);
             true
         });
+        drop(renumbered);
         self.live = self.slots.len();
         if self.index.take().is_some() {
             self.rebuild_index();

@@ -8,7 +8,7 @@ use bigbird::{Arithmetic, DepletedSites};
 use bigbird::{
     AttributionQuery, Device, EpochIndex, Fate, Filter, FilterKind, GlobalCharging, Impression,
     ImpressionStore, Policy, Profile, Request, SiteCharging, SiteId, StoreLimits, Timestamp,
-    UserAction, Window,
+    UserAction, Window, Workspace,
 };
 use proptest::prelude::*;
 
@@ -21,6 +21,10 @@ pub trait Manager {
     fn stored(&self, epoch: i64) -> Vec<Ad>;
     fn consumed(&self) -> BTreeMap<(i64, Filter), u64>;
     fn admitted(&self) -> BTreeMap<(u64, i64), BTreeSet<u32>>;
+    fn prune_before(&mut self, epoch: i64);
+    fn remove_site(&mut self, site: u32);
+    fn end_user_actions_before(&mut self, action: u64);
+    fn reset(&mut self);
 
     fn live(&mut self, history: &[Step]) -> Vec<(Ask, Answer)> {
         let mut answers = Vec::new();
@@ -28,9 +32,20 @@ pub trait Manager {
             match step {
                 Step::Save(epoch, ad) => self.save(*epoch, ad),
                 Step::Ask(ask) => answers.push((ask.clone(), self.ask(ask))),
+                other => self.change(other),
             }
         }
         answers
+    }
+
+    fn change(&mut self, step: &Step) {
+        match step {
+            Step::Save(epoch, ad) => self.save(*epoch, ad),
+            Step::Ask(_) => {}
+            Step::PruneBefore(epoch) => self.prune_before(*epoch),
+            Step::RemoveSite(site) => self.remove_site(*site),
+            Step::EndActionsBefore(action) => self.end_user_actions_before(*action),
+        }
     }
 }
 
@@ -38,6 +53,9 @@ pub trait Manager {
 pub enum Step {
     Save(i64, Ad),
     Ask(Ask),
+    PruneBefore(i64),
+    RemoveSite(u32),
+    EndActionsBefore(u64),
 }
 
 impl Manager for Reference {
@@ -65,13 +83,38 @@ impl Manager for Reference {
             .map(|(key, sites)| (*key, sites.clone()))
             .collect()
     }
+
+    fn prune_before(&mut self, epoch: i64) {
+        Reference::prune_before(self, epoch);
+    }
+
+    fn remove_site(&mut self, site: u32) {
+        Reference::remove_site(self, site);
+    }
+
+    fn end_user_actions_before(&mut self, action: u64) {
+        Reference::end_user_actions_before(self, action);
+    }
+
+    fn reset(&mut self) {
+        Reference::reset(self);
+    }
 }
 
-pub fn device(policy: Policy, limit: usize) -> Device<ImpressionStore> {
+/// The real device, with one workspace for all its reports.
+pub struct Real {
+    device: Device<ImpressionStore>,
+    workspace: Workspace<AttributionQuery>,
+}
+
+pub fn device(policy: Policy, limit: usize) -> Real {
     let limits = StoreLimits {
         impressions_per_epoch: NonZeroU32::new(u32::try_from(limit).unwrap()).unwrap(),
     };
-    Device::with_events(policy, ImpressionStore::new(limits))
+    Real {
+        device: Device::with_events(policy, ImpressionStore::new(limits)),
+        workspace: Workspace::default(),
+    }
 }
 
 pub fn ids(sites: &[u32]) -> Vec<SiteId> {
@@ -84,11 +127,13 @@ impl Ask {
             querier: SiteId(self.querier),
             conversion_site: SiteId(self.conversion_site),
             user_action: UserAction(self.action),
-            window: Window::new(EpochIndex(self.earliest), EpochIndex(self.current)).unwrap(),
+            window: Window::new(EpochIndex(self.earliest), EpochIndex(self.current))
+                .unwrap()
+                .readable_from(EpochIndex(self.readable_from)),
         };
         AttributionQuery::builder(request, Timestamp(self.now), self.size)
             .not_before(Timestamp(self.not_before))
-            .callers([SiteId(self.caller)])
+            .callers(ids(&self.callers))
             .impression_sites(ids(&self.impression_sites))
             .impression_callers(ids(&self.impression_callers))
             .match_values(self.match_values.clone())
@@ -100,7 +145,7 @@ impl Ask {
     }
 }
 
-impl Manager for Device<ImpressionStore> {
+impl Manager for Real {
     fn save(&mut self, epoch: i64, ad: &Ad) {
         let impression = Impression {
             site: SiteId(ad.site),
@@ -114,12 +159,15 @@ impl Manager for Device<ImpressionStore> {
             conversion_sites: &ids(&ad.conversion_sites),
             conversion_callers: &ids(&ad.conversion_callers),
         };
-        self.save_impression(EpochIndex(epoch), &impression);
+        self.device.save_impression(EpochIndex(epoch), &impression);
     }
 
     fn ask(&mut self, ask: &Ask) -> Answer {
-        let outcome = self.report(&ask.query(), &mut || ask.draw);
-        let epochs = outcome.decision.epochs().map(|epoch| EpochAnswer {
+        let mut draws = ask.draws.iter().copied().cycle();
+        let mut draw = || draws.next().unwrap_or(0.5);
+        let workspace = &mut self.workspace;
+        self.device.report_in(&ask.query(), &mut draw, workspace);
+        let epochs = workspace.decision().epochs().map(|epoch| EpochAnswer {
             epoch: epoch.epoch.0,
             matched: epoch.matched,
             passed: epoch.fate == Fate::Passed,
@@ -130,14 +178,15 @@ impl Manager for Device<ImpressionStore> {
                 .collect(),
         });
         Answer {
-            histogram: outcome.report.buckets().to_vec(),
+            histogram: workspace.report().buckets().to_vec(),
             epochs: epochs.collect(),
         }
     }
 
     fn stored(&self, epoch: i64) -> Vec<Ad> {
         let plain = |ids: &[SiteId]| ids.iter().map(|id| id.0).collect();
-        self.events()
+        self.device
+            .events()
             .impressions(EpochIndex(epoch))
             .map(|impression| Ad {
                 site: impression.site.0,
@@ -156,7 +205,7 @@ impl Manager for Device<ImpressionStore> {
 
     fn consumed(&self) -> BTreeMap<(i64, Filter), u64> {
         let mut consumed = BTreeMap::new();
-        for view in self.ledger().epochs() {
+        for view in self.device.ledger().epochs() {
             for (filter, balance) in view.filters() {
                 consumed.insert((view.epoch().0, filter), balance.consumed.get());
             }
@@ -166,13 +215,30 @@ impl Manager for Device<ImpressionStore> {
 
     fn admitted(&self) -> BTreeMap<(u64, i64), BTreeSet<u32>> {
         let mut admitted = BTreeMap::new();
-        for view in self.ledger().epochs() {
+        for view in self.device.ledger().epochs() {
             for action in view.user_actions() {
                 let sites = view.admitted(action).map(|site| site.0).collect();
                 admitted.insert((action.0, view.epoch().0), sites);
             }
         }
         admitted
+    }
+
+    fn prune_before(&mut self, epoch: i64) {
+        self.device.prune_before(EpochIndex(epoch));
+    }
+
+    fn remove_site(&mut self, site: u32) {
+        let events = self.device.events_mut();
+        events.retain(|impression| impression.site != SiteId(site));
+    }
+
+    fn end_user_actions_before(&mut self, action: u64) {
+        self.device.end_user_actions_before(UserAction(action));
+    }
+
+    fn reset(&mut self) {
+        self.device.reset();
     }
 }
 
@@ -229,18 +295,26 @@ fn ask() -> impl Strategy<Value = Step> {
                 some_of(&[0, 1, 2]),
             ),
             prop::collection::vec(0.1..1.0_f64, 1..4),
-            (1..10_u32, 0..10_u32, 1..5_u32, 0.0..1.0_f64),
-            epsilons.clone(),
+            (1..10_u32, 0..10_u32, 1..5_u32),
+            (
+                prop::collection::vec(0.0..1.0_f64, 1..4),
+                prop::collection::vec(20..22_u32, 0..2),
+                prop::option::weighted(0.2, 0..EPOCHS),
+                epsilons.clone(),
+            ),
         )
-            .prop_map(move |(who, when, names, credit, numbers, epsilon_micro)| {
+            .prop_map(move |(who, when, names, credit, numbers, rest)| {
                 let now = current * 100 + when.2;
+                let (draws, mut callers, readable_from, epsilon_micro) = rest;
+                callers.push(who.1.unwrap_or(who.0));
                 Step::Ask(Ask {
                     querier: if who.2 { who.1.unwrap_or(who.0) } else { who.0 },
                     conversion_site: who.0,
-                    caller: who.1.unwrap_or(who.0),
+                    callers,
                     action: when.0,
                     earliest: current - when.1,
                     current,
+                    readable_from: readable_from.unwrap_or(i64::MIN),
                     now,
                     not_before: now - when.3,
                     impression_sites: names.0,
@@ -251,7 +325,7 @@ fn ask() -> impl Strategy<Value = Step> {
                     max_value: numbers.0 + numbers.1,
                     epsilon_micro,
                     size: numbers.2,
-                    draw: numbers.3,
+                    draws,
                 })
             })
     })
@@ -259,7 +333,12 @@ fn ask() -> impl Strategy<Value = Step> {
 
 /// A mix of saves and requests, in no order of time: the clock may step back.
 pub fn history(longest: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(prop_oneof![3 => ad(), 2 => ask()], 1..longest)
+    let other = prop_oneof![
+        (0..EPOCHS).prop_map(Step::PruneBefore),
+        (0..5_u32).prop_map(Step::RemoveSite),
+        (0..16_u64).prop_map(Step::EndActionsBefore),
+    ];
+    prop::collection::vec(prop_oneof![60 => ad(), 40 => ask(), 3 => other], 1..longest)
 }
 
 /// Any policy at all.

@@ -1,10 +1,13 @@
 //! Wrong input is a typed error that names value and limit; it never panics and never charges.
 
+use std::cell::Cell;
+
 use bigbird::{
     AttributionObject, AttributionQuery, Device, EpochIndex, EventLog, Impression, ImpressionStore,
     Ledger, Policy, Profile, QueryError, Request, SiteId, Timestamp, UserAction, Window, Workspace,
 };
 use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 
 fn request() -> Request {
     Request {
@@ -98,55 +101,103 @@ fn all_types_are_send() {
     send::<Workspace<AttributionQuery>>();
 }
 
-proptest! {
-    /// Whatever numbers come in, there is an answer or an error.
-    #[test]
-    fn no_number_makes_it_panic(
-        epochs in any::<(i64, i64, i64)>(),
-        times in any::<(i64, i64, i64, i64)>(),
-        numbers in any::<(u32, u32, u32, i32)>(),
-        values in (any::<u32>(), any::<u32>(), any::<f64>()),
-        credit in prop::collection::vec(any::<f64>(), 0..4),
-        size in prop_oneof![any::<u32>(), 0..9_u32],
-        budgets in any::<(f64, f64, f64, f64, u32)>(),
-    ) {
-        let built = Policy::builder()
-            .querier(budgets.0)
-            .global(budgets.1)
-            .impression_site(budgets.2)
-            .conversion_site(budgets.3)
-            .domain_cap(budgets.4)
-            .build();
-        let mut device =
-            Device::<ImpressionStore>::new(built.unwrap_or(Profile::BigBird.policy()));
+/// Numbers that are likely to be right, and numbers at the edges.
+fn number() -> impl Strategy<Value = f64> {
+    let edges = [
+        0.0,
+        -0.0,
+        5e-324,
+        f64::MIN_POSITIVE,
+        1e-9,
+        4294.0,
+        4_294.000_001,
+        1e300,
+        f64::MAX,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        -1.0,
+    ];
+    prop_oneof![4 => 0.001..10.0_f64, 1 => prop::sample::select(edges.to_vec())]
+}
+
+fn moment() -> impl Strategy<Value = i64> {
+    let edges = [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX];
+    prop_oneof![4 => -100..100_i64, 1 => prop::sample::select(edges.to_vec())]
+}
+
+fn count() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0..9_u32, 1 => prop::sample::select(vec![u32::MAX, u32::MAX - 1, 1 << 20])]
+}
+
+/// Whatever numbers come in, there is an answer or an error that says what was wrong; and enough of
+/// them are right for that to mean something.
+#[test]
+fn no_number_makes_it_panic() {
+    let cases = (
+        [moment(), moment(), moment(), moment(), moment(), moment()],
+        [count(), count(), count(), count(), count()],
+        prop::collection::vec(number(), 0..4),
+        [number(), number(), number(), number(), number()],
+        -3..3_i64,
+    );
+    let (reported, refused) = (Cell::new(0), Cell::new(0));
+    TestRunner::new(Config {
+        cases: 4000,
+        failure_persistence: None,
+        ..Config::default()
+    })
+    .run(&cases, |(moments, counts, credit, numbers, epoch)| {
+        let [saved, expires, now, not_before, earliest, current] = moments;
+        let [site, match_value, value, max_value, size] = counts;
+        let [epsilon, querier, global, impression_site, conversion_site] = numbers;
+        let policy = Policy::builder()
+            .querier(querier)
+            .global(global)
+            .impression_site(impression_site)
+            .conversion_site(conversion_site)
+            .domain_cap(site)
+            .build()
+            .unwrap_or(Profile::BigBird.policy());
+        let mut device = Device::<ImpressionStore>::new(policy);
         let impression = Impression {
-            expires: Timestamp(times.1),
-            match_value: numbers.1,
-            priority: numbers.3,
-            ..Impression::new(SiteId(numbers.0), UserAction(0), Timestamp(times.0), numbers.2)
+            expires: Timestamp(expires),
+            match_value,
+            ..Impression::new(SiteId(site), UserAction(0), Timestamp(saved), value)
         };
-        device.save_impression(EpochIndex(epochs.0), &impression);
-        let before = device.ledger().epochs().map(|view| view.filters()).collect::<Vec<_>>();
-        let window = Window::new(EpochIndex(epochs.1), EpochIndex(epochs.2))
-            .unwrap_or(Window::single(EpochIndex(epochs.0)));
-        let request = Request { window, ..request() };
-        let query = AttributionQuery::builder(request, Timestamp(times.2), size)
-            .not_before(Timestamp(times.3))
-            .value(values.0, values.1)
-            .epsilon(values.2)
+        device.save_impression(EpochIndex(epoch), &impression);
+        let window = Window::new(EpochIndex(earliest), EpochIndex(current))
+            .unwrap_or(Window::single(EpochIndex(epoch)));
+        let request = Request {
+            window,
+            ..request()
+        };
+        let query = AttributionQuery::builder(request, Timestamp(now), size)
+            .not_before(Timestamp(not_before))
+            .value(value, max_value)
+            .epsilon(epsilon)
             .credit(credit)
             .build();
         match query {
             Ok(query) => {
                 let outcome = device.report(&query, &mut || 0.5);
                 prop_assert_eq!(outcome.report.buckets().len(), size as usize);
+                if outcome.decision.any_passed() {
+                    reported.set(reported.get() + 1);
+                }
             }
             Err(error) => {
-                prop_assert!(error.to_string().contains("got"));
-                let after = device.ledger().epochs().map(|view| view.filters()).collect::<Vec<_>>();
-                prop_assert_eq!(after, before);
+                prop_assert!(error.to_string().contains("got"), "{}", error);
+                refused.set(refused.get() + 1);
             }
         }
-        device.prune_before(EpochIndex(epochs.2));
-    }
+        device.prune_before(EpochIndex(current));
+        Ok(())
+    })
+    .unwrap_or_else(|failure| panic!("{failure}"));
+    let (reported, refused) = (reported.get(), refused.get());
+    assert!(
+        reported > 5 && refused > 500,
+        "{reported} reports, {refused} refusals"
+    );
 }

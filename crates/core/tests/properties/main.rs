@@ -15,11 +15,12 @@ mod charges;
 mod history;
 mod inputs;
 mod objects;
+mod options;
 mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bigbird::{Capacity, Filter, FilterKind, Policy};
+use bigbird::{Arithmetic, Capacity, Filter, FilterKind, Policy, SiteId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -72,9 +73,21 @@ fn attack() -> impl Strategy<Value = Case> {
                     ask.match_values.clear();
                     ask.max_value = ask.value;
                     ask.epsilon_micro = 100_000;
+                    ask.readable_from = i64::MIN;
                 }
+                Step::PruneBefore(_) | Step::RemoveSite(_) | Step::EndActionsBefore(_) => {}
             }
         }
+        case
+    })
+}
+
+/// A history that happens again after everything was pruned.
+fn twice() -> impl Strategy<Value = Case> {
+    case().prop_map(|mut case| {
+        let again = case.history.clone();
+        case.history.push(Step::PruneBefore(EPOCHS));
+        case.history.extend(again);
         case
     })
 }
@@ -173,6 +186,10 @@ fn agree(case: &Case, manager: &mut dyn Manager) -> Verdict {
                 oracle.save(*epoch, ad);
             }
             Step::Ask(ask) => prop_assert_eq!(manager.ask(ask), oracle.ask(ask)),
+            other => {
+                manager.change(other);
+                oracle.change(other);
+            }
         }
     }
     prop_assert_eq!(manager.consumed(), Manager::consumed(&oracle));
@@ -183,33 +200,89 @@ fn agree(case: &Case, manager: &mut dyn Manager) -> Verdict {
     Ok(())
 }
 
+/// What was ever granted counts, also when it is forgotten since.
 #[test]
 fn no_filter_exceeds_its_capacity() {
-    holds_and_notices(&[Flaw::Overdraft], |case, manager| {
-        let mut manager = manager(case);
-        manager.live(&case.history);
-        for ((_, filter), consumed) in manager.consumed() {
-            if let Capacity::Finite(capacity) = case.policy.capacities().of(filter.kind()) {
-                prop_assert!(consumed <= capacity.get(), "{:?}", filter);
-            }
+    holds_and_notices(&[Flaw::Overdraft], within_capacity);
+    holds_in_and_notices(twice, &[Flaw::PruningRefunds], within_capacity);
+}
+
+fn within_capacity(case: &Case, manager: &dyn Fn(&Case) -> Box<dyn Manager>) -> Verdict {
+    let answers = manager(case).live(&case.history);
+    for ((_, filter), granted) in granted(&answers) {
+        if let Capacity::Finite(capacity) = case.policy.capacities().of(filter.kind()) {
+            prop_assert!(granted <= capacity.get(), "{:?}", filter);
         }
-        Ok(())
-    });
+    }
+    Ok(())
+}
+
+fn granted(answers: &[(Ask, Answer)]) -> BTreeMap<(i64, Filter), u64> {
+    let mut granted = BTreeMap::new();
+    let epochs = answers.iter().flat_map(|(_, answer)| &answer.epochs);
+    for epoch in epochs.filter(|epoch| epoch.passed) {
+        for (filter, amount) in &epoch.charges {
+            *granted.entry((epoch.epoch, *filter)).or_default() += amount;
+        }
+    }
+    granted
 }
 
 #[test]
 fn an_epoch_that_is_dropped_consumes_nothing_anywhere() {
     holds_and_notices(&[Flaw::HalfPaid], |case, manager| {
         let mut manager = manager(case);
-        let mut expected: BTreeMap<(i64, Filter), u64> = BTreeMap::new();
-        for (_, answer) in manager.live(&case.history) {
-            for epoch in answer.epochs.iter().filter(|epoch| epoch.passed) {
-                for (filter, amount) in &epoch.charges {
-                    *expected.entry((epoch.epoch, *filter)).or_default() += amount;
-                }
+        let mut expected = granted(&manager.live(&case.history));
+        for step in &case.history {
+            if let Step::PruneBefore(first) = step {
+                expected.retain(|(epoch, _), _| epoch >= first);
             }
         }
         prop_assert_eq!(manager.consumed(), expected);
+        Ok(())
+    });
+}
+
+/// Notes on the draft, row 2: with a window of one epoch, a report costs what it says, and the
+/// one that is released is the one that was paid for.
+#[test]
+fn the_report_that_is_released_is_the_one_that_was_paid_for() {
+    holds_and_notices(&[Flaw::DrawnAgain], |case, manager| {
+        let individual = case.policy.arithmetic() == Arithmetic::Exact
+            && case.policy.capacities().querier != Capacity::Unlimited;
+        if !individual {
+            return Ok(());
+        }
+        for (ask, answer) in manager(case).live(&case.history) {
+            if ask.earliest != ask.current {
+                continue;
+            }
+            let norm: u64 = answer.histogram.iter().map(|&value| u64::from(value)).sum();
+            let cost = (norm * ask.epsilon_micro).div_ceil(2 * u64::from(ask.max_value));
+            let querier = Filter::Querier(SiteId(ask.querier));
+            let passed = answer.epochs.iter().filter(|epoch| epoch.passed);
+            let paid: u64 = passed
+                .map(|epoch| epoch.charges.get(&querier).copied().unwrap_or(0))
+                .sum();
+            prop_assert_eq!(paid, cost);
+        }
+        Ok(())
+    });
+}
+
+/// A simulation uses one device for many: nothing of the last one is left.
+#[test]
+fn a_reset_device_is_a_new_one() {
+    holds_and_notices(&[Flaw::ResetKeepsBudgets], |case, manager| {
+        let (mut used, mut new) = (manager(case), manager(case));
+        used.live(&case.history);
+        used.reset();
+        prop_assert_eq!(used.live(&case.history), new.live(&case.history));
+        prop_assert_eq!(used.consumed(), new.consumed());
+        prop_assert_eq!(used.admitted(), new.admitted());
+        for epoch in 0..EPOCHS {
+            prop_assert_eq!(used.stored(epoch), new.stored(epoch));
+        }
         Ok(())
     });
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bigbird::Query as _;
 use bigbird::{
     AttributionObject, AttributionQuery, Charge, EpochIndex, Fate, Filter, Impression,
     ImpressionStore, Ledger, MicroEpsilon, Policy, Profile, Request, SiteId, Timestamp, UserAction,
@@ -14,6 +15,8 @@ const SHOP: SiteId = SiteId(9);
 const ADTECHS: [SiteId; 3] = [SiteId(20), SiteId(21), SiteId(22)];
 const EPOCHS: i64 = 3;
 const VALUE: u32 = 6;
+const MAX_VALUE: u32 = 10;
+const EPSILON_MICRO: u64 = 500_000;
 const SIZE: u32 = 4;
 
 /// The ads of three companies over three epochs, and which of them has nothing left where.
@@ -25,6 +28,8 @@ struct Case {
     broke: Vec<(usize, i64)>,
     credit: Vec<f64>,
     first_epoch: i64,
+    /// Of the global budget, in epsilons: enough for one object, or not.
+    global: f64,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -34,12 +39,14 @@ fn case() -> impl Strategy<Value = Case> {
         prop::collection::vec((0..3_usize, 0..EPOCHS), 0..6),
         prop::collection::vec(0.1..1.0_f64, 1..4),
         0..EPOCHS,
+        prop::sample::select(vec![8.0, 0.31, 0.2, 0.1]),
     )
-        .prop_map(|(ads, broke, credit, first_epoch)| Case {
+        .prop_map(|(ads, broke, credit, first_epoch, global)| Case {
             ads,
             broke,
             credit,
             first_epoch,
+            global,
         })
 }
 
@@ -48,6 +55,10 @@ impl Case {
         let mut case = self.clone();
         case.ads.retain(|ad| ad.0 != epoch);
         case
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::builder().global(self.global).build().unwrap()
     }
 
     fn store(&self) -> ImpressionStore {
@@ -96,30 +107,49 @@ impl Case {
     }
 }
 
-/// What each company gets, and which epochs passed when the object was created.
+/// What each company gets, which epochs passed when the object was created, and what they paid.
 struct Shares {
     histograms: Vec<Vec<u32>>,
     passed: Vec<i64>,
+    /// By epoch: of the global budget when the object was created, in µε.
+    paid: BTreeMap<i64, u64>,
+    /// By company and epoch: of its querier budget, in µε.
+    paid_by: BTreeMap<(usize, i64), u64>,
 }
 
 /// The real thing.
 fn shares(case: &Case) -> Shares {
-    let policy = Profile::BigBird.policy();
+    let policy = case.policy();
     let (store, mut ledger) = (case.store(), case.ledger(&policy));
     let all = case.query(SHOP, &ADTECHS);
     let Ok((mut object, decision, changes)) =
         AttributionObject::create(&policy, &store, &ledger, &all, &mut || 0.5);
     ledger.commit(&changes).unwrap();
-    let histograms = ADTECHS.map(|company| {
+    let global = changes
+        .charges
+        .iter()
+        .filter(|charge| charge.filter == Filter::Global);
+    let paid = global
+        .map(|charge| (charge.epoch.0, charge.amount.get()))
+        .collect();
+    let mut paid_by = BTreeMap::new();
+    let mut histograms = Vec::new();
+    for (company, &querier) in ADTECHS.iter().enumerate() {
         let Ok((outcome, changes)) =
-            object.share(&policy, &ledger, &case.query(company, &[company]));
+            object.share(&policy, &ledger, &case.query(querier, &[querier]));
         ledger.commit(&changes).unwrap();
-        outcome.report.buckets().to_vec()
-    });
+        histograms.push(outcome.report.buckets().to_vec());
+        for charge in changes.charges {
+            assert_eq!(charge.filter, Filter::Querier(querier));
+            paid_by.insert((company, charge.epoch.0), charge.amount.get());
+        }
+    }
     let passed = decision.epochs().filter(|epoch| epoch.fate == Fate::Passed);
     Shares {
         passed: passed.map(|epoch| epoch.epoch.0).collect(),
-        histograms: histograms.to_vec(),
+        histograms,
+        paid,
+        paid_by,
     }
 }
 
@@ -136,12 +166,29 @@ fn shares_attributed_again(case: &Case) -> Shares {
     });
     Shares {
         histograms: histograms.collect(),
-        passed: real.passed,
+        ..real
     }
 }
 
-/// Removing the ads of one epoch moves at most what that epoch was charged for: twice the value,
-/// or with a window of one epoch the value; and nothing if it did not pass.
+/// An object that costs nothing with a window of one epoch.
+fn shares_for_free(case: &Case) -> Shares {
+    let mut shares = shares(case);
+    if case.first_epoch == EPOCHS - 1 {
+        shares.paid.clear();
+    }
+    shares
+}
+
+/// A share that costs its querier nothing.
+fn shares_free_for_queriers(case: &Case) -> Shares {
+    Shares {
+        paid_by: BTreeMap::new(),
+        ..shares(case)
+    }
+}
+
+/// Removing the ads of one epoch moves at most what that epoch was charged for. λ = 2V / ε, so
+/// moving m costs m · ε / 2V.
 fn moves_at_most_what_is_charged(
     case: &Case,
     shares: fn(&Case) -> Shares,
@@ -149,25 +196,25 @@ fn moves_at_most_what_is_charged(
     let with = shares(case);
     for epoch in 0..EPOCHS {
         let without = shares(&case.without(epoch));
-        let moved: u32 = with
-            .histograms
-            .iter()
-            .flatten()
-            .zip(without.histograms.iter().flatten())
-            .map(|(a, b)| a.abs_diff(*b))
-            .sum();
-        let charged = match with.passed.contains(&epoch) {
-            false => 0,
-            true if case.first_epoch == EPOCHS - 1 => VALUE,
-            true => 2 * VALUE,
+        let moved = |company: usize| -> u64 {
+            let (a, b) = (&with.histograms[company], &without.histograms[company]);
+            a.iter()
+                .zip(b)
+                .map(|(a, b)| u64::from(a.abs_diff(*b)))
+                .sum()
         };
-        prop_assert!(
-            moved <= charged,
-            "epoch {} moved {} for {}",
-            epoch,
-            moved,
-            charged
-        );
+        let cost = |moved: u64| moved * EPSILON_MICRO / (2 * u64::from(MAX_VALUE));
+        let paid = with.paid.get(&epoch).copied().unwrap_or(0);
+        let all = cost((0..ADTECHS.len()).map(moved).sum());
+        prop_assert!(all <= paid, "epoch {} moved {} for {}", epoch, all, paid);
+        for company in 0..ADTECHS.len() {
+            // A company that could pay for every epoch pays for all that it learns.
+            if !case.broke.iter().any(|(broke, _)| *broke == company) {
+                let own = with.paid_by.get(&(company, epoch)).copied().unwrap_or(0);
+                let moved = cost(moved(company));
+                prop_assert!(moved <= own, "{} learns {} for {}", company, moved, own);
+            }
+        }
     }
     Ok(())
 }
@@ -188,11 +235,18 @@ fn all_queriers_together_move_at_most_what_was_charged() {
         max_shrink_iters: 0,
         ..config
     };
-    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let noticed = TestRunner::new_with_rng(config, rng).run(&case(), |case| {
-        moves_at_most_what_is_charged(&case, shares_attributed_again)
-    });
-    assert!(noticed.is_err(), "attributing again was not noticed");
+    type Variant = fn(&Case) -> Shares;
+    let flaws: [(&str, Variant); 3] = [
+        ("attributing again", shares_attributed_again),
+        ("a free object", shares_for_free),
+        ("a free share", shares_free_for_queriers),
+    ];
+    for (name, flawed) in flaws {
+        let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let noticed = TestRunner::new_with_rng(config.clone(), rng)
+            .run(&case(), |case| moves_at_most_what_is_charged(&case, flawed));
+        assert!(noticed.is_err(), "{name} was not noticed");
+    }
 }
 
 /// Two companies with one ad each in different epochs.
@@ -202,6 +256,7 @@ fn two_companies() -> Case {
         broke: Vec::new(),
         credit: vec![1.0, 1.0],
         first_epoch: 0,
+        global: 8.0,
     }
 }
 
@@ -213,7 +268,7 @@ struct Shared {
 
 impl Shared {
     fn new(case: &Case) -> Self {
-        let policy = Profile::BigBird.policy();
+        let policy = case.policy();
         let (store, mut ledger) = (case.store(), case.ledger(&policy));
         let all = case.query(SHOP, &ADTECHS[..2]);
         let Ok((object, _, changes)) =
@@ -299,6 +354,20 @@ fn a_share_that_does_not_fit_is_null_and_costs_nothing() {
         ("nobody who shares", builder().callers([ADTECHS[2]])),
         ("several callers", builder().callers(&ADTECHS[..2])),
     ];
+    let elsewhere = Request {
+        conversion_site: SiteId(77),
+        ..own.request()
+    };
+    let mut shared = Shared::new(&case);
+    let mut of_another_site = own.clone();
+    of_another_site
+        .retarget(elsewhere, Timestamp(1000), Timestamp(0))
+        .unwrap();
+    assert_eq!(
+        shared.share(&of_another_site),
+        null,
+        "another conversion site"
+    );
     for (what, query) in misfits {
         let mut shared = Shared::new(&case);
         assert_eq!(shared.share(&query.build().unwrap()), null, "{what}");
@@ -348,4 +417,34 @@ fn an_impression_is_handed_only_to_callers_it_permits() {
         let Ok((outcome, _)) = object.share(&policy, &ledger, &query(&[ADTECHS[company]]));
         assert_eq!(outcome.report.buckets(), [0, 0, value, 0]);
     }
+}
+
+/// A window of one epoch costs the credit that was given, not the worst case; a pruned epoch gives
+/// nothing any more; a site that asks to be forgotten is.
+#[test]
+fn an_object_of_one_epoch_costs_its_credit_and_forgets() {
+    let case = Case {
+        ads: vec![(2, 1, 0, 10, 1), (2, 1, 1, 11, 2)],
+        first_epoch: 2,
+        ..two_companies()
+    };
+    let mut shared = Shared::new(&case);
+    let consumed = shared.consumed();
+    // Value 6 of 10 with ε 0.5: the value over 2V, not twice the value.
+    let paid = MicroEpsilon::new(150_000);
+    assert_eq!(consumed[&(2, Filter::Global)], paid);
+    assert_eq!(consumed[&(2, Filter::ImpressionSite(SiteId(1)))], paid);
+
+    let mut forgetting = shared.object.clone();
+    forgetting.forget_site(ADTECHS[0]);
+    let query = |company: usize| case.query(ADTECHS[company], &[ADTECHS[company]]);
+    let Ok((outcome, _)) = forgetting.share(&shared.policy, &shared.ledger, &query(0));
+    assert!(outcome.report.is_null());
+
+    let own = shared.share(&query(0));
+    assert_eq!(own.0, [0, 3, 0, 0]);
+    let querier = Filter::Querier(ADTECHS[0]);
+    assert_eq!(shared.consumed()[&(2, querier)], MicroEpsilon::new(75_000));
+    shared.ledger.prune_before(EpochIndex(3));
+    assert_eq!(shared.share(&query(1)), (vec![0; SIZE as usize], 0));
 }

@@ -32,10 +32,13 @@ pub struct Ad {
 pub struct Ask {
     pub querier: u32,
     pub conversion_site: u32,
-    pub caller: u32,
+    /// One, or several as for an attribution object.
+    pub callers: Vec<u32>,
     pub action: u64,
     pub earliest: i64,
     pub current: i64,
+    /// Epochs before are not read, the user having cleared the history.
+    pub readable_from: i64,
     pub now: i64,
     pub not_before: i64,
     pub impression_sites: Vec<u32>,
@@ -46,8 +49,8 @@ pub struct Ask {
     pub max_value: u32,
     pub epsilon_micro: u64,
     pub size: u32,
-    /// Every random number of this report.
-    pub draw: f64,
+    /// The random numbers of this report, over and over.
+    pub draws: Vec<f64>,
 }
 
 /// What came of a request.
@@ -92,6 +95,14 @@ pub enum Flaw {
     LenientConversionSites,
     /// A null report has no buckets.
     EmptyNull,
+    /// The report that is released is drawn anew, after another was paid for (the draft).
+    DrawnAgain,
+    /// A window of which only one epoch is readable counts as a window of one epoch.
+    SingleByReadable,
+    /// A pruned epoch is as good as new.
+    PruningRefunds,
+    /// A device that is used for another keeps what the first one spent.
+    ResetKeepsBudgets,
 }
 
 #[derive(Debug, Clone)]
@@ -103,6 +114,8 @@ pub struct Reference {
     pub consumed: BTreeMap<(i64, Filter), u64>,
     pub accessed: BTreeMap<(u64, i64), BTreeSet<u32>>,
     over_epochs: BTreeMap<u64, u64>,
+    first_epoch: i64,
+    first_open_action: u64,
 }
 
 impl Reference {
@@ -115,11 +128,39 @@ impl Reference {
             consumed: BTreeMap::new(),
             accessed: BTreeMap::new(),
             over_epochs: BTreeMap::new(),
+            first_epoch: i64::MIN,
+            first_open_action: 0,
+        }
+    }
+
+    pub fn prune_before(&mut self, epoch: i64) {
+        self.ads.retain(|(other, _)| *other >= epoch);
+        self.consumed.retain(|(other, _), _| *other >= epoch);
+        self.accessed.retain(|(_, other), _| *other >= epoch);
+        if self.flaw != Some(Flaw::PruningRefunds) {
+            self.first_epoch = self.first_epoch.max(epoch);
+        }
+    }
+
+    pub fn remove_site(&mut self, site: u32) {
+        self.ads.retain(|(_, ad)| ad.site != site);
+    }
+
+    pub fn end_user_actions_before(&mut self, action: u64) {
+        self.first_open_action = self.first_open_action.max(action);
+        self.accessed.retain(|(other, _), _| *other >= action);
+    }
+
+    pub fn reset(&mut self) {
+        let fresh = Self::new(self.policy.clone(), self.limit, self.flaw);
+        let spent = std::mem::replace(self, fresh).consumed;
+        if self.flaw == Some(Flaw::ResetKeepsBudgets) {
+            self.consumed = spent;
         }
     }
 
     pub fn save(&mut self, epoch: i64, ad: &Ad) {
-        if !self.admit(ad.action, epoch, ad.site) {
+        if epoch < self.first_epoch || !self.admit(ad.action, epoch, ad.site) {
             return;
         }
         self.ads.push((epoch, ad.clone()));
@@ -145,20 +186,26 @@ impl Reference {
             let stored = |epoch| !self.matching(ask, epoch).is_empty();
             single = (ask.earliest..=ask.current).filter(|&e| stored(e)).count() <= 1;
         }
+        let readable = ask.readable_from.max(ask.earliest)..=ask.current;
+        if self.flaw == Some(Flaw::SingleByReadable) {
+            single = readable.clone().count() == 1;
+        }
         let mut kept: Vec<(i64, usize)> = Vec::new();
         let mut epochs = Vec::new();
         let mut over_action_budget = false;
-        for epoch in ask.earliest..=ask.current {
+        for epoch in readable {
             let mut answer = EpochAnswer {
                 epoch,
                 matched: 0,
                 passed: false,
                 charges: BTreeMap::new(),
             };
-            if self.admit(ask.action, epoch, ask.conversion_site) {
+            let kept_epoch = epoch >= self.first_epoch;
+            if kept_epoch && self.admit(ask.action, epoch, ask.conversion_site) {
                 let mut matching = self.matching(ask, epoch);
                 answer.matched = matching.len();
                 let mut charges = self.charges(ask, single, &matching);
+                let mut depleted = false;
                 if self.policy.depleted_sites() == DepletedSites::DropSite {
                     loop {
                         let kept = matching.iter().copied().filter(|&at| {
@@ -167,8 +214,11 @@ impl Reference {
                             self.fits(epoch, filter, asked)
                         });
                         let kept: Vec<usize> = kept.collect();
-                        if kept.len() == matching.len() || kept.is_empty() {
-                            matching = kept;
+                        if kept.is_empty() {
+                            depleted = !matching.is_empty();
+                            break;
+                        }
+                        if kept.len() == matching.len() {
                             break;
                         }
                         matching = kept;
@@ -176,7 +226,7 @@ impl Reference {
                     }
                 }
                 if !matching.is_empty() {
-                    answer.passed = self.pay(epoch, &charges);
+                    answer.passed = !depleted && self.pay(epoch, &charges);
                     answer.charges = charges;
                     if self.flaw == Some(Flaw::ActionBudgetOverEpochs) {
                         over_action_budget |= self.over_action_budget(ask, &answer.charges);
@@ -193,7 +243,11 @@ impl Reference {
             epochs.iter_mut().for_each(|epoch| epoch.passed = false);
         }
         let kept: Vec<usize> = kept.into_iter().map(|(_, at)| at).collect();
-        let mut histogram = self.attribute(ask, &kept);
+        let mut released = ask.clone();
+        if self.flaw == Some(Flaw::DrawnAgain) {
+            released.draws.rotate_left(1);
+        }
+        let mut histogram = self.attribute(&released, &kept);
         if self.flaw == Some(Flaw::EmptyNull) && kept.is_empty() {
             histogram.clear();
         }
@@ -204,6 +258,9 @@ impl Reference {
         let Some(cap) = self.policy.domain_cap() else {
             return true;
         };
+        if action < self.first_open_action {
+            return false;
+        }
         let slack = u32::from(self.flaw == Some(Flaw::CapOffByOne));
         let accessed = self.accessed.entry((action, epoch)).or_default();
         if !accessed.contains(&site) && accessed.len() >= (cap.get() + slack) as usize {
@@ -224,7 +281,10 @@ impl Reference {
                 && ad.timestamp >= ask.not_before
                 && ad.expires >= ask.now
                 && any_or(&ad.conversion_sites, &ask.conversion_site)
-                && any_or(&ad.conversion_callers, &ask.caller)
+                && ask
+                    .callers
+                    .iter()
+                    .any(|caller| any_or(&ad.conversion_callers, caller))
                 && any_or(&ask.match_values, &ad.match_value)
                 && any_or(&ask.impression_sites, &ad.site)
                 && any_or(&ask.impression_callers, &ad.intermediary.unwrap_or(ad.site))
@@ -353,7 +413,9 @@ impl Reference {
         if sorted.is_empty() {
             return histogram;
         }
-        let parts = allocate_credit(&ask.credit[..sorted.len()], ask.value, || ask.draw);
+        let mut draws = ask.draws.iter().copied().cycle();
+        let draw = || draws.next().unwrap_or(0.5);
+        let parts = allocate_credit(&ask.credit[..sorted.len()], ask.value, draw);
         for ((_, _, ad), part) in sorted.into_iter().zip(parts) {
             if let Some(bucket) = histogram.get_mut(ad.index as usize) {
                 *bucket += part;

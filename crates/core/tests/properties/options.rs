@@ -1,0 +1,245 @@
+//! The policy options beyond the paper, and what a decision says of them.
+
+use std::num::NonZeroU64;
+
+use bigbird::{
+    AttributionQuery, Cause, Decision, DepletedSites, Device, Draws, EpochIndex, Epsilon, EventLog,
+    Fate, Filter, FilterKind, Impression, ImpressionStore, MicroEpsilon, Noise, Outcome, Policy,
+    PolicyBuilder, Query, Release, Relevant, Request, SiteCharging, SiteId, Timestamp, UserAction,
+    Window,
+};
+
+const SHOP: SiteId = SiteId(9);
+
+/// A device with an ad on site 1 (bucket 1) and a later one on site 2 (bucket 2), both in epoch 0.
+fn device(policy: PolicyBuilder) -> Device<ImpressionStore> {
+    let mut device = Device::new(policy.no_domain_cap().build().unwrap());
+    for site in [1, 2] {
+        let time = Timestamp(i64::from(site));
+        let ad = Impression::new(SiteId(site), UserAction(u64::from(site)), time, site);
+        device.save_impression(EpochIndex(0), &ad);
+    }
+    device
+}
+
+/// A report over two epochs, of value 1, for ads on these sites.
+fn ask(
+    device: &mut Device<ImpressionStore>,
+    querier: u32,
+    action: u64,
+    sites: &[u32],
+    epsilon: f64,
+) -> (Vec<u32>, Decision) {
+    let request = Request {
+        querier: SiteId(querier),
+        conversion_site: SHOP,
+        user_action: UserAction(action),
+        window: Window::new(EpochIndex(0), EpochIndex(1)).unwrap(),
+    };
+    let sites: Vec<SiteId> = sites.iter().map(|&site| SiteId(site)).collect();
+    let query = AttributionQuery::builder(request, Timestamp(50), 4)
+        .impression_sites(sites)
+        .epsilon(epsilon)
+        .build()
+        .unwrap();
+    let Outcome { report, decision } = device.report(&query, &mut || 0.5);
+    (report.buckets().to_vec(), decision)
+}
+
+fn left(device: &Device<ImpressionStore>, filter: Filter) -> u64 {
+    let balance = device.ledger().balance(EpochIndex(0), filter);
+    balance.remaining().unwrap().get()
+}
+
+fn tight() -> PolicyBuilder {
+    Policy::builder()
+        .querier(1.0)
+        .global(8.0)
+        .impression_site(1.0)
+        .conversion_site(8.0)
+}
+
+#[test]
+fn a_depleted_site_drops_the_epoch_or_only_itself() {
+    for (option, report) in [
+        (DepletedSites::DropEpoch, [0, 0, 0, 0]),
+        (DepletedSites::DropSite, [0, 1, 0, 0]),
+    ] {
+        let mut device = device(tight().depleted_sites(option));
+        // Another querier uses up the quota of site 2, whose ad is the last.
+        assert_eq!(ask(&mut device, 20, 10, &[2], 1.0).0, [0, 0, 1, 0]);
+        let (histogram, decision) = ask(&mut device, 21, 11, &[], 0.5);
+        assert_eq!(histogram, report);
+        let epoch = decision.epochs().next().unwrap();
+        assert_eq!(epoch.matched, 2);
+        if option == DepletedSites::DropSite {
+            assert_eq!(epoch.fate, Fate::Passed);
+            let dropped: Vec<_> = epoch.dropped_sites.iter().map(|c| c.filter).collect();
+            assert_eq!(dropped, [Filter::ImpressionSite(SiteId(2))]);
+            assert_eq!(left(&device, Filter::ImpressionSite(SiteId(1))), 500_000);
+            assert_eq!(left(&device, Filter::ImpressionSite(SiteId(2))), 0);
+        } else {
+            let cause = Cause::Filter(FilterKind::ImpressionSite);
+            assert_eq!(decision.first_cause(), Some(cause));
+            assert_eq!(left(&device, Filter::ImpressionSite(SiteId(1))), 1_000_000);
+        }
+    }
+}
+
+/// When nothing is left of an epoch, the decision still says all that could not pay.
+#[test]
+fn an_epoch_of_depleted_sites_names_every_filter() {
+    let mut device = device(tight().depleted_sites(DepletedSites::DropSite));
+    for (querier, site) in [(20, 1), (21, 2)] {
+        let (histogram, _) = ask(&mut device, querier, 10, &[site], 1.0);
+        assert_eq!(histogram[site as usize], 1);
+    }
+    // Querier 20 has nothing left of its 1 ε either.
+    let (histogram, decision) = ask(&mut device, 20, 11, &[2], 0.5);
+    assert_eq!(histogram, [0; 4]);
+    let querier = Cause::Filter(FilterKind::Querier);
+    assert_eq!(decision.first_cause(), Some(querier));
+    let epoch = decision.epochs().next().unwrap();
+    let short: Vec<_> = epoch
+        .shortfalls()
+        .map(|check| check.filter.kind())
+        .collect();
+    assert_eq!(short, [FilterKind::Querier, FilterKind::ImpressionSite]);
+}
+
+#[test]
+fn sites_pay_in_full_or_in_equal_parts() {
+    for (option, paid) in [
+        (SiteCharging::Full, 700_000),
+        (SiteCharging::Uniform, 350_000),
+    ] {
+        let mut device = device(tight().site_charging(option));
+        let _ = ask(&mut device, 20, 10, &[], 0.7);
+        for site in [1, 2] {
+            let left = left(&device, Filter::ImpressionSite(SiteId(site)));
+            assert_eq!(left, 1_000_000 - paid, "{option:?}");
+        }
+        assert_eq!(left(&device, Filter::Global), 7_300_000);
+    }
+}
+
+/// The corrected per-action budget of the appendix: an epoch over it is skipped and costs nothing.
+#[test]
+fn a_user_action_has_a_budget_of_its_own() {
+    let mut device = device(tight().user_action(0.8));
+    let null = vec![0; 4];
+    assert_ne!(ask(&mut device, 20, 10, &[1], 0.5).0, null);
+    let (histogram, decision) = ask(&mut device, 21, 10, &[2], 0.5);
+    assert_eq!(histogram, null);
+    let cause = Cause::Filter(FilterKind::UserAction);
+    assert_eq!(decision.first_cause(), Some(cause));
+    assert_eq!(left(&device, Filter::Global), 7_500_000);
+    assert_ne!(ask(&mut device, 21, 10, &[2], 0.3).0, null, "0.8 in all");
+    assert_ne!(
+        ask(&mut device, 22, 11, &[2], 0.5).0,
+        null,
+        "another action"
+    );
+}
+
+#[test]
+fn the_first_cause_follows_the_order_and_not_the_epochs() {
+    use FilterKind::{ConversionSite, Global, ImpressionSite, Querier};
+    let order = [
+        Cause::DomainCap,
+        Cause::Filter(Querier),
+        Cause::Filter(Global),
+        Cause::Filter(ImpressionSite),
+        Cause::Filter(ConversionSite),
+        Cause::Filter(FilterKind::UserAction),
+        Cause::Pruned,
+    ];
+    assert!(order.is_sorted());
+    // In epoch 0 the conversion-site quota refuses, in epoch 1 the querier budget.
+    let policy = tight().querier(0.5).conversion_site(0.5).no_domain_cap();
+    let mut device: Device<ImpressionStore> = Device::new(policy.build().unwrap());
+    let ad = |epoch: i64| Impression::new(SiteId(1), UserAction(1), Timestamp(epoch), 0);
+    device.save_impression(EpochIndex(0), &ad(0));
+    assert_eq!(ask(&mut device, 20, 10, &[], 0.5).0, [1, 0, 0, 0]);
+    device.save_impression(EpochIndex(1), &ad(1));
+    let elsewhere = Request {
+        querier: SiteId(21),
+        conversion_site: SiteId(8),
+        user_action: UserAction(11),
+        window: Window::single(EpochIndex(1)),
+    };
+    let drain = AttributionQuery::builder(elsewhere, Timestamp(50), 4)
+        .build()
+        .unwrap();
+    let Outcome { report, .. } = device.report(&drain, &mut || 0.5);
+    assert!(!report.is_null());
+    let (_, decision) = ask(&mut device, 21, 12, &[], 0.5);
+    let fates: Vec<_> = decision.epochs().map(|epoch| epoch.fate).collect();
+    let dropped = |kind| Fate::Dropped(Cause::Filter(kind));
+    assert_eq!(fates, [dropped(ConversionSite), dropped(Querier)]);
+    assert_eq!(decision.first_cause(), Some(Cause::Filter(Querier)));
+}
+
+/// A query whose site sensitivities say nothing.
+struct Careless(Request);
+
+#[derive(Default)]
+struct Count(u32);
+
+impl Release for Count {}
+
+impl Query for Careless {
+    type Event<'e> = &'e ();
+    type Detail = ();
+    type Report = Count;
+
+    fn request(&self) -> Request {
+        self.0
+    }
+
+    fn noise(&self) -> Noise {
+        Noise::new(Epsilon::new(1.0).unwrap(), NonZeroU64::MIN)
+    }
+
+    fn relevant(&self, (): &()) -> Option<()> {
+        Some(())
+    }
+
+    fn report(&self, events: &mut [Relevant<()>], _: &mut Draws<'_>, report: &mut Count) {
+        report.0 = u32::from(!events.is_empty());
+    }
+
+    fn individual_sensitivity(&self, report: &Count) -> u64 {
+        u64::from(report.0)
+    }
+
+    fn epoch_sensitivity(&self, _: &[Relevant<()>]) -> u64 {
+        1
+    }
+
+    fn site_sensitivity(&self, _: &[Relevant<()>]) -> u64 {
+        0
+    }
+}
+
+/// Whatever an application says, its impression sites pay for the epoch together: resilience does
+/// not depend on a promise.
+#[test]
+fn careless_sensitivities_do_not_make_sites_free() {
+    let mut device: Device<EventLog<()>> = Device::new(tight().no_domain_cap().build().unwrap());
+    for site in 1..=3 {
+        device.save(EpochIndex(0), SiteId(site), UserAction(1), ());
+    }
+    let request = Request {
+        querier: SHOP,
+        conversion_site: SHOP,
+        user_action: UserAction(2),
+        window: Window::new(EpochIndex(0), EpochIndex(1)).unwrap(),
+    };
+    let _ = device.report(&Careless(request), &mut || 0.5);
+    for site in 1..=3 {
+        let filter = Filter::ImpressionSite(SiteId(site));
+        let balance = device.ledger().balance(EpochIndex(0), filter);
+        assert_eq!(balance.consumed, MicroEpsilon::new(333_334));
+    }
+}
