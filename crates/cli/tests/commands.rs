@@ -150,3 +150,84 @@ fn wrong_values_get_one_line_and_a_status() {
         "{message}"
     );
 }
+
+/// A file in a folder that goes away with the test.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("bigbird-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("cases.jsonl"), text).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self) -> String {
+        self.0.join("cases.jsonl").display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../attribution/vectors");
+
+#[test]
+fn conformance_passes_our_vectors() {
+    let output = bigbird(&format!("conformance {VECTORS}"));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.ends_with(" passed, 0 failed\n"), "{printed}");
+}
+
+#[test]
+fn conformance_says_what_was_expected_and_what_came() {
+    let cases = Scratch::new(
+        "failing",
+        r#"{"input": "www.a.example", "expected": "a.example"}
+{"input": "www.b.example", "expected": "c.example"}"#,
+    );
+    let output = bigbird(&format!("conformance {}", cases.file()));
+    assert_eq!(output.status.code(), Some(1));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let expected = format!(
+        "{}:2: site \"www.b.example\": site\n  expected \"c.example\"\n  \
+         got      \"b.example\"\n1 passed, 1 failed\n",
+        cases.file()
+    );
+    assert_eq!(printed, expected);
+    let json = bigbird(&format!("conformance {} --json", cases.file()));
+    assert_eq!(json.status.code(), Some(1));
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json["passed"], &json["failed"]), (&json!(1), &json!(1)));
+    assert_eq!(json["failures"][0]["got"], json!("\"b.example\""));
+}
+
+#[test]
+fn conformance_of_what_cannot_be_read_is_status_2() {
+    let broken = Scratch::new("broken", "{\"input\": \"a.example\"");
+    let (status, message) = refused(&format!("conformance {}", broken.file()));
+    assert_eq!(status, 2);
+    assert!(message.starts_with("bigbird: ") && message.contains("cases.jsonl:1: "));
+    assert_eq!(message.lines().count(), 1, "{message}");
+    let (status, message) = refused("conformance /no/such/place");
+    assert_eq!(status, 2);
+    assert!(message.contains("/no/such/place"), "{message}");
+}
+
+#[test]
+fn explain_tells_why_a_report_is_null() {
+    let output = bigbird(&format!("explain {VECTORS}/w3c-draft.jsonl"));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "3 s  a conversion on b.example: value 1 of 1, epsilon 0.6",
+        "epoch 0: 1 match, dropped by the global budget",
+        "global budget: 0.6 of 1 consumed, asked 0.6, short by 0.2",
+        "it would fit with epsilon 0.4",
+    ] {
+        assert!(printed.contains(line), "{line}\n{printed}");
+    }
+}

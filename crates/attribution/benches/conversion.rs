@@ -1,0 +1,169 @@
+//! What a conversion costs, by how much is stored, and whether what it cost can be told from
+//! outside: `cargo bench -p bigbird-attribution`.
+//!
+//! The rows take turns in rounds; the median is printed. Instructions are counted by valgrind, on
+//! this very program, and are the same on every run.
+#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::cast_precision_loss, reason = "small numbers")]
+
+use std::hint::black_box;
+use std::process::Command;
+use std::time::Instant;
+
+use bigbird::{FilterKind, Profile, Timestamp};
+use bigbird_attribution::{
+    Call, Config, ConversionOptions, ImpressionOptions, Memory, Randomness, UserAgent,
+};
+
+const SERVICE: &str = "https://agg.example";
+const STORED: [u32; 4] = [100, 1_000, 10_000, 100_000];
+const ROUNDS: usize = 31;
+/// Five epochs of a week.
+const DAY: i64 = 86_400_000;
+const NOW: i64 = 20_000 * DAY;
+
+struct Half;
+
+impl Randomness for Half {
+    fn epoch_start(&mut self) -> f64 {
+        0.5
+    }
+
+    fn credit(&mut self) -> f64 {
+        0.5
+    }
+}
+
+type Agent = UserAgent<Memory, Half>;
+
+/// A user agent with so many impressions over 28 days and five epochs, ten of which are for the
+/// shop. Its budgets are finite and never run dry.
+fn agent(stored: u32) -> Agent {
+    let mut config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let mut policy = config.policy.to_builder();
+    for kind in FilterKind::ALL {
+        if kind != FilterKind::UserAction {
+            policy = policy.capacity(kind, 1e9);
+        }
+    }
+    config.policy = policy.build().unwrap();
+    let mut agent = UserAgent::in_memory(config, Half);
+    for number in 0..stored {
+        let site = format!("news-{}.example", number % 500);
+        let advertiser = match number % (stored / 10) {
+            0 => "shop.example".to_owned(),
+            other => format!("advertiser-{}.example", other % 300),
+        };
+        let options = ImpressionOptions {
+            conversion_sites: vec![advertiser],
+            match_value: number % 50,
+            ..ImpressionOptions::new(number % 20)
+        };
+        let age = 28 * DAY * i64::from(number) / i64::from(stored);
+        let call = Call::new(&site, Timestamp(NOW - age));
+        agent.save_impression(&call, &options).unwrap();
+    }
+    agent
+}
+
+fn measure(agent: &mut Agent, site: &str) -> u64 {
+    let options = ConversionOptions {
+        epsilon: 0.1,
+        value: 3,
+        max_value: 10,
+        credit: vec![0.5, 0.3, 0.2],
+        ..ConversionOptions::new(SERVICE, 20)
+    };
+    let call = Call::new(site, Timestamp(NOW + 1));
+    let answer = agent
+        .measure_conversion(black_box(&call), &options)
+        .unwrap();
+    answer.report.release(Timestamp(i64::MAX)).unwrap().total()
+}
+
+/// What can be told apart, if it can.
+const KINDS: [(&str, &str, bool); 3] = [
+    ("charged", "shop.example", true),
+    ("null", "nobody.example", true),
+    ("disabled", "shop.example", false),
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|argument| argument == "--count") {
+        return work(&arguments[at + 1], arguments[at + 2].parse().unwrap());
+    }
+    time();
+    count();
+}
+
+fn time() {
+    const CALLS: u32 = 200;
+    let mut agents = STORED.map(agent);
+    let mut rounds = STORED.map(|_| Vec::new());
+    for _ in 0..ROUNDS {
+        for (agent, rounds) in agents.iter_mut().zip(&mut rounds) {
+            let begin = Instant::now();
+            for _ in 0..CALLS {
+                assert_eq!(measure(agent, "shop.example"), 3);
+            }
+            rounds.push(begin.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS));
+        }
+    }
+    let medians = rounds.map(|mut rounds| {
+        rounds.sort_by(f64::total_cmp);
+        rounds[rounds.len() / 2]
+    });
+    println!("{:<44} {:>10}", "measure_conversion, 10 match", "median");
+    for (stored, median) in STORED.into_iter().zip(medians) {
+        let name = format!("{stored} impressions stored");
+        println!("{name:<44} {median:>7.1} µs");
+    }
+    let growth = medians[STORED.len() - 1] / medians[0];
+    println!(
+        "{:<44} {growth:>9.1}×  (at most 5×)\n",
+        "the last against the first"
+    );
+}
+
+/// The work whose instructions are counted: what comes before any call, then the calls.
+fn work(kind: &str, calls: u32) {
+    let (_, site, enabled) = KINDS.into_iter().find(|known| known.0 == kind).unwrap();
+    let mut agent = agent(1_000);
+    measure(&mut agent, site);
+    let Ok(()) = agent.set_enabled(enabled);
+    for _ in 0..calls {
+        black_box(measure(&mut agent, site));
+    }
+}
+
+fn count() {
+    let counts = KINDS.map(|(kind, _, _)| {
+        // What comes before the calls cancels out.
+        let (few, many) = (instructions(kind, 10)?, instructions(kind, 110)?);
+        Some((many - few) as f64 / 100.0)
+    });
+    let [Some(charged), Some(null), Some(disabled)] = counts else {
+        println!("instructions: not counted, valgrind is not installed");
+        return;
+    };
+    println!("{:<44} {:>10}", "instructions of a conversion", "count");
+    let largest = charged.max(null).max(disabled);
+    for ((kind, ..), count) in KINDS.into_iter().zip([charged, null, disabled]) {
+        let below = 100.0 * (1.0 - count / largest);
+        println!("{kind:<44} {count:>10.0}  {below:.1}% below the most (at most 10%)");
+    }
+}
+
+fn instructions(kind: &str, calls: u32) -> Option<u64> {
+    let program = std::env::current_exe().ok()?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args(["--count", kind, &calls.to_string()])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let line = text.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(' ').next()?.parse().ok()
+}

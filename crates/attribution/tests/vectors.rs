@@ -1,0 +1,67 @@
+//! Our own vectors, and the W3C's where they are at hand.
+#![cfg(feature = "scenarios")]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+
+use bigbird_attribution::scenario::Case;
+
+fn failures(directory: &Path) -> (usize, Vec<String>) {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        for line in fs::read_to_string(&path).unwrap().lines() {
+            let case = Case::parse(line).unwrap();
+            count += 1;
+            for mismatch in case.run(None).unwrap() {
+                failures.push(format!("{}: {mismatch:?}", case.name()));
+            }
+        }
+    }
+    (count, failures)
+}
+
+#[test]
+fn our_vectors_pass() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors");
+    let (count, failures) = failures(&directory);
+    assert!(count >= 23, "{count} cases");
+    assert_eq!(failures, Vec::<String>::new());
+}
+
+/// A vector that expects something else is found to differ.
+#[test]
+fn a_wrong_expectation_is_noticed() {
+    let wrong = [
+        r#"{"input": "www.a.example", "expected": "b.example"}"#,
+        r#"{"credit": [1, 1], "value": 4, "fraction": 0.5, "expected": [3, 1]}"#,
+        r#"{"header": "Save-Impression", "value": "histogram-index=1", "expected": {"error": true}}"#,
+        r#"{"header": "Save-Impression", "value": "histogram-index=1, priority=2",
+            "expected": {"histogramIndex": 1}}"#,
+        r#"{"header": "Save-Impression", "value": "histogram-index=1",
+            "expected": {"histogramIndex": 1, "priority": 2}}"#,
+    ];
+    for line in wrong {
+        let case = Case::parse(line).unwrap();
+        assert_eq!(case.run(None).unwrap().len(), 1, "{line}");
+    }
+}
+
+#[test]
+fn what_is_no_case_is_an_error() {
+    for line in [
+        "",
+        "{}",
+        "[]",
+        "{\"events\": 3}",
+        "{\"header\": 1}",
+        "{\"credit\": []}",
+    ] {
+        assert!(Case::parse(line).is_err(), "{line}");
+    }
+    let unknown = r#"{"name": "x", "profile": "nobody", "events": []}"#;
+    let error = Case::parse(unknown).unwrap().run(None).unwrap_err();
+    assert!(error.contains("there is no profile `nobody`"), "{error}");
+}
