@@ -172,6 +172,17 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         &self.storage
     }
 
+    /// The store, for maintenance of its own. Whatever is changed behind the user agent's back, a
+    /// budget must not come back by it.
+    pub fn storage_mut(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    /// The store, when the user agent ends.
+    pub fn into_storage(self) -> S {
+        self.storage
+    }
+
     /// Where its random numbers come from.
     pub fn randomness_mut(&mut self) -> &mut R {
         &mut self.randomness
