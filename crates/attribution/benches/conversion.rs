@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use bigbird::{FilterKind, Profile, Timestamp};
 use bigbird_attribution::{
-    Call, Config, ConversionOptions, ImpressionOptions, Memory, Randomness, UserAgent,
+    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, Randomness, UserAgent,
 };
 
 const SERVICE: &str = "https://agg.example";
@@ -38,7 +38,7 @@ type Agent = UserAgent<Memory, Half>;
 
 /// A user agent with so many impressions over 28 days and five epochs, ten of which are for the
 /// shop. Its budgets are finite and never run dry.
-fn agent(stored: u32) -> Agent {
+fn agent(stored: u32) -> (Agent, Action) {
     let mut config = Config::new(Profile::BigBird).with_service(SERVICE);
     let mut policy = config.policy.to_builder();
     for kind in FilterKind::ALL {
@@ -60,13 +60,15 @@ fn agent(stored: u32) -> Agent {
             ..ImpressionOptions::new(number % 20)
         };
         let age = 28 * DAY * i64::from(number) / i64::from(stored);
-        let call = Call::new(&site, Timestamp(NOW - age));
+        let Ok(action) = agent.begin_user_action(Timestamp(NOW - age));
+        let call = Call::new(&site, Timestamp(NOW - age)).by(action);
         agent.save_impression(&call, &options).unwrap();
     }
-    agent
+    let Ok(bought) = agent.begin_user_action(Timestamp(NOW + 1));
+    (agent, bought)
 }
 
-fn measure(agent: &mut Agent, site: &str) -> u64 {
+fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
     let options = ConversionOptions {
         epsilon: 0.1,
         value: 3,
@@ -74,7 +76,7 @@ fn measure(agent: &mut Agent, site: &str) -> u64 {
         credit: vec![0.5, 0.3, 0.2],
         ..ConversionOptions::new(SERVICE, 20)
     };
-    let call = Call::new(site, Timestamp(NOW + 1));
+    let call = Call::new(site, Timestamp(NOW + 1)).by(*bought);
     let answer = agent
         .measure_conversion(black_box(&call), &options)
         .unwrap();
@@ -131,7 +133,7 @@ fn work(kind: &str, calls: u32) {
     let (_, site, enabled) = KINDS.into_iter().find(|known| known.0 == kind).unwrap();
     let mut agent = agent(1_000);
     measure(&mut agent, site);
-    let Ok(()) = agent.set_enabled(enabled);
+    let Ok(()) = agent.0.set_enabled(enabled);
     for _ in 0..calls {
         black_box(measure(&mut agent, site));
     }

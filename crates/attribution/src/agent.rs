@@ -1,121 +1,25 @@
 //! The user agent: everything between a page's call and the budget manager.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bigbird::{
-    AttributionObject, AttributionQuery, Capacity, CommitError, Decision, EpochIndex, Filter,
-    Histogram, Impression, Policy, Profile, Request, SiteId, StoreLimits, Timestamp, UserAction,
-    Window, Workspace, generate_report,
+    AttributionObject, AttributionQuery, Changes, Decision, EpochIndex, Histogram, Impression,
+    Timestamp, UserAction, Workspace, generate_report,
 };
+use thiserror::Error;
 
-use crate::clock::{DAY_MS, EpochClock, days_after, days_before};
+use crate::call::{Action, Call, Caller, Querier};
+use crate::clock::days_after;
+use crate::config::{Config, EpochStart, Randomness};
 use crate::decoy::Decoy;
 use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::Explanation;
 use crate::memory::Memory;
-use crate::options::{
-    AggregationProtocol, AggregationServices, ConversionOptions, ImpressionOptions, Limits,
-    ValidConversion, ValidImpression,
-};
+use crate::options::{ConversionOptions, ImpressionOptions, ValidConversion, ValidImpression};
 use crate::release::Held;
 use crate::site::{Localhost, Site};
-use crate::storage::{State, Storage, Transaction};
-
-/// How a user agent is set up.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Capacities, cap and charging rules.
-    pub policy: Policy,
-    /// How much a page may ask for.
-    pub limits: Limits,
-    /// How long an epoch is, in days; at least 1.
-    pub epoch_days: u32,
-    /// The aggregation services there are.
-    pub aggregation_services: AggregationServices,
-    /// Whether localhost is a site, for development.
-    pub localhost: Localhost,
-    /// How long after the call an answer is released, in milliseconds: whether something was
-    /// charged must not show in time.
-    pub release_after_ms: i64,
-    /// How many impressions are kept.
-    pub store_limits: StoreLimits,
-}
-
-impl Config {
-    /// The draft's epochs of a week, with the policy of a profile and no aggregation service.
-    pub fn new(profile: Profile) -> Self {
-        Self {
-            policy: profile.policy(),
-            limits: Limits::default(),
-            epoch_days: 7,
-            aggregation_services: BTreeMap::new(),
-            localhost: Localhost::Refused,
-            release_after_ms: 100,
-            store_limits: StoreLimits::default(),
-        }
-    }
-
-    /// The same with one more aggregation service.
-    #[must_use]
-    pub fn with_service(mut self, url: impl Into<String>) -> Self {
-        let protocol = AggregationProtocol::Dap18Histogram;
-        self.aggregation_services.insert(url.into(), protocol);
-        self
-    }
-
-    pub(crate) fn period_ms(&self) -> i64 {
-        i64::from(self.epoch_days.max(1)) * DAY_MS
-    }
-}
-
-/// The random numbers of a user agent, in [0, 1).
-pub trait Randomness {
-    /// Where in the last epoch the first one began; drawn once in a device's life.
-    fn epoch_start(&mut self) -> f64;
-
-    /// How credit is rounded.
-    fn credit(&mut self) -> f64;
-}
-
-/// Who calls, from where, when, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call<'a> {
-    /// The host of the top-level page.
-    pub site: &'a str,
-    /// The host of the frame or response that calls, if it is not of that site.
-    pub intermediary: Option<&'a str>,
-    /// The user action that caused the call, as the browser numbers them; one of its own if it is
-    /// not known. Only profiles other than `w3c-draft` look at it.
-    pub user_action: Option<u64>,
-    /// Who receives the report and whose budget pays.
-    pub querier: Querier,
-    /// The moment of the call.
-    pub now: Timestamp,
-}
-
-impl<'a> Call<'a> {
-    /// A call by the page itself.
-    pub const fn new(site: &'a str, now: Timestamp) -> Self {
-        Self {
-            site,
-            intermediary: None,
-            user_action: None,
-            querier: Querier::ConversionSite,
-            now,
-        }
-    }
-}
-
-/// Who receives a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Querier {
-    /// The conversion site, also when an intermediary calls on its behalf (the draft).
-    #[default]
-    ConversionSite,
-    /// The intermediary that calls, for itself: the paper's cross-advertiser queries. Not in
-    /// `w3c-draft`.
-    Intermediary,
-}
+use crate::storage::{Setup, State, Storage, Transaction};
+use crate::work::Work;
 
 /// What a conversion gives.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,43 +31,63 @@ pub struct Answer {
     pub decision: Decision,
 }
 
+/// A conversion that several intermediaries share: the number under which it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SharedConversion(pub u64);
+
 /// A user agent with a store.
 #[derive(Debug)]
 pub struct UserAgent<S, R> {
     config: Config,
     storage: S,
     randomness: R,
-    actions: Actions,
+    /// Ids of user actions that this user agent may give out. They are taken from the store many
+    /// at a time, so that a click costs no write; what is left at the end is never used.
+    reserved: Range<u64>,
     decoy: Decoy,
 }
 
-/// The user actions that are under way: the browser's number, and ours, which is never used again.
-#[derive(Debug, Default)]
-struct Actions {
-    epoch: Option<EpochIndex>,
-    ids: BTreeMap<u64, UserAction>,
-}
-
-/// How many user actions can be under way: tabs that were clicked in this epoch.
-const ACTIONS: usize = 4096;
+/// How many ids of user actions are taken at a time.
+const RESERVED: u64 = 1024;
 
 impl<R: Randomness> UserAgent<Memory, R> {
     /// A user agent that keeps everything in memory.
     pub fn in_memory(config: Config, randomness: R) -> Self {
         let memory = Memory::new(&config.policy, config.store_limits);
-        Self::new(config, memory, randomness)
+        Self::assemble(config, memory, randomness)
     }
 }
 
 impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// A user agent on a store.
-    pub fn new(config: Config, storage: S, randomness: R) -> Self {
+    ///
+    /// # Errors
+    /// If the store was set up with other epochs or another policy: what is stored would mean
+    /// something else, and budgets could come back. Or if the store failed.
+    pub fn new(config: Config, storage: S, randomness: R) -> Result<Self, OpenError<S::Error>> {
+        let mut agent = Self::assemble(config, storage, randomness);
+        let setup = Setup::of(&agent.config);
+        let mut work = agent.begin().map_err(OpenError::Store)?;
+        match work.state.setup {
+            Some(stored) if stored != setup => {
+                return Err(OpenError::Setup {
+                    stored: Box::new(stored),
+                    setup: Box::new(setup),
+                });
+            }
+            _ => work.state.setup = Some(setup),
+        }
+        work.finish().map_err(OpenError::Store)?;
+        Ok(agent)
+    }
+
+    fn assemble(config: Config, storage: S, randomness: R) -> Self {
         Self {
             decoy: Decoy::new(&config.policy),
             config,
             storage,
             randomness,
-            actions: Actions::default(),
+            reserved: 0..0,
         }
     }
 
@@ -193,9 +117,74 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         &self.config
     }
 
+    /// A user action begins: the user clicked, or typed an address.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn begin_user_action(&mut self, now: Timestamp) -> Result<Action, S::Error> {
+        let Self {
+            storage,
+            config,
+            randomness,
+            reserved,
+            ..
+        } = self;
+        let mut work = Work::new(storage.begin()?, config)?;
+        let epoch = work.clock(randomness, now)?.epoch(now);
+        let first = work.state.next_user_action;
+        let more = reserved.is_empty();
+        if more {
+            work.state.next_user_action = first.saturating_add(RESERVED);
+        }
+        work.finish()?;
+        if more {
+            *reserved = first..first.saturating_add(RESERVED);
+        }
+        let id = UserAction(reserved.next().unwrap_or(u64::MAX));
+        Ok(Action { id, epoch })
+    }
+
+    /// The same user action, or a new one if it has ended with its epoch: for a page that stays
+    /// open over the change.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn continue_user_action(
+        &mut self,
+        action: Action,
+        now: Timestamp,
+    ) -> Result<Action, S::Error> {
+        let Self {
+            storage,
+            config,
+            randomness,
+            ..
+        } = self;
+        let mut work = Work::new(storage.begin()?, config)?;
+        let epoch = work.clock(randomness, now)?.epoch(now);
+        work.finish()?;
+        if action.epoch == epoch {
+            return Ok(action);
+        }
+        self.begin_user_action(now)
+    }
+
+    /// Whether an impression could be saved: what a page's promise depends on, and all of it. A
+    /// browser can answer the page with this and save afterwards.
+    ///
+    /// # Errors
+    /// If the call is invalid.
+    pub fn check_impression(
+        &self,
+        call: &Call<'_>,
+        options: &ImpressionOptions,
+    ) -> Result<(), ApiError> {
+        self.validate_impression(call, options).map(|_| ())
+    }
+
     /// Saves an impression (the draft's "save an impression"). The page learns whether its options
     /// were valid, and nothing else: not whether the impression was kept, nor whether the API is
-    /// enabled.
+    /// enabled. One write is made in any case.
     ///
     /// # Errors
     /// If the call is invalid, or the store failed.
@@ -204,9 +193,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ImpressionOptions,
     ) -> Result<(), AgentError<S::Error>> {
-        let caller = self.parse_caller(call)?;
-        let localhost = self.config.localhost;
-        let valid = self.config.limits.validate_impression(options, localhost)?;
+        let (caller, valid) = self.validate_impression(call, options)?;
         self.save(call, &caller, options, &valid)
             .map_err(AgentError::Store)
     }
@@ -215,11 +202,12 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// this returns.
     ///
     /// A call that is valid gives a report, whatever is stored, spent or switched off; only what is
-    /// in it differs. Every call makes the same two passes, one that charges and one that finds
-    /// nothing: one over the device, the other over a decoy.
+    /// in it differs. Every call makes one write, and the same two passes, one that charges and one
+    /// that finds nothing: one over the device, the other over a decoy.
     ///
     /// # Errors
-    /// If the call is invalid, or the store failed; nothing is charged then.
+    /// If the call is invalid, or the store failed; nothing is charged then, and
+    /// [`null_answer`](Self::null_answer) is what the page should get.
     pub fn measure_conversion(
         &mut self,
         call: &Call<'_>,
@@ -228,23 +216,34 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let (caller, valid) = self.validate(call, options)?;
         let mut workspace = Workspace::default();
         let measured = self.measure(call, &caller, options, &valid, &mut workspace);
-        let charged = measured.map_err(AgentError::Store)?;
-        let (report, decision) = match charged {
-            Some(charged) => {
+        let (report, decision) = match measured.map_err(AgentError::Store)? {
+            Measured::Enabled { charged } => {
                 self.decoy.pass(options, &valid, &self.config, !charged);
                 let (report, decision, _) = workspace.into_parts();
                 (report, decision)
             }
-            None => {
+            Measured::Disabled => {
                 self.decoy.pass(options, &valid, &self.config, true);
                 let null = self.decoy.pass(options, &valid, &self.config, false);
                 (null, Decision::default())
             }
         };
-        Ok(Answer {
-            report: Held::new(report, call.now, self.config.release_after_ms),
-            decision,
-        })
+        Ok(self.answer(call, report, decision))
+    }
+
+    /// The answer to a conversion of which nothing comes, for when the store has failed: to the
+    /// page it looks like any other.
+    ///
+    /// # Errors
+    /// If the call is invalid.
+    pub fn null_answer(
+        &self,
+        call: &Call<'_>,
+        options: &ConversionOptions,
+    ) -> Result<Answer, ApiError> {
+        self.validate(call, options)?;
+        let null = Histogram::null(options.histogram_size);
+        Ok(self.answer(call, null, Decision::default()))
     }
 
     /// Says what a conversion would give and why, without charging anything. For developers on the
@@ -287,8 +286,10 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             .map(|site| Site::parse(site, self.config.localhost))
             .collect();
         let participants = participants.map_err(ApiError::from)?;
-        self.create_shared(call, &caller, options, &valid, &participants)
-            .map_err(AgentError::Store)
+        let created = self.create_shared(call, &caller, options, &valid, &participants);
+        let (conversion, charged) = created.map_err(AgentError::Store)?;
+        self.decoy.pass(options, &valid, &self.config, !charged);
+        Ok(conversion)
     }
 
     /// Gives an intermediary its share of a shared conversion: the credit of the impressions its
@@ -309,10 +310,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let (caller, valid) = self.validate(call, options)?;
         let taken = self.take_share(conversion, call, &caller, options, &valid);
         let (report, decision) = taken.map_err(AgentError::Store)?;
-        Ok(Answer {
-            report: Held::new(report, call.now, self.config.release_after_ms),
-            decision,
-        })
+        Ok(self.answer(call, report, decision))
     }
 
     /// Removes the impressions of a site at the site's own request, by a `Clear-Site-Data` response
@@ -337,8 +335,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     ///
     /// With `forget_visits`, traces of the sites go, or of all sites if none are named; and no
     /// epoch up to and including the current one is ever attributed to again, so that what was
-    /// spent need not be remembered. Without, the sites' budgets are spent instead, and at least
-    /// one must be named.
+    /// spent need not be remembered. Without, no conversion of the sites is measured in those
+    /// epochs any more, and at least one must be named.
     ///
     /// # Errors
     /// If a site is invalid, none is named where one must be, or the store failed.
@@ -360,7 +358,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let cleared = if forget_visits {
             self.forget_visits(&sites, now)
         } else {
-            self.spend_budgets(&sites, now)
+            self.close_sites(&sites, now)
         };
         cleared.map_err(AgentError::Store)
     }
@@ -371,32 +369,50 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn set_enabled(&mut self, enabled: bool) -> Result<(), S::Error> {
-        let mut tx = self.storage.begin()?;
-        let state = State {
-            enabled,
-            ..tx.state()?
-        };
-        tx.set_state(&state)?;
-        tx.finish()
+        let mut work = self.begin()?;
+        work.state.enabled = enabled;
+        work.finish()
     }
 
     /// Removes what no request can reach any more: expired impressions, and epochs before the
     /// longest lookback. To be called now and then.
     ///
+    /// An epoch in which nothing was ever charged is not closed by it: a clock that is wrong once,
+    /// years ahead, does not end the API for good.
+    ///
     /// # Errors
     /// If the store failed.
     pub fn maintain(&mut self, now: Timestamp) -> Result<(), S::Error> {
-        let mut tx = self.storage.begin()?;
-        tx.remove_expired(now)?;
-        let state = tx.state()?;
-        if let Some(start) = state.epoch_start {
-            let period_ms = self.config.period_ms();
-            let clock = EpochClock { start, period_ms };
-            let max_lookback = self.config.limits.max_lookback_days;
-            let reachable = starting_epoch(&state, clock, now, max_lookback);
-            tx.prune_before(reachable)?;
+        let mut work = self.begin()?;
+        work.tx.remove_expired(now)?;
+        if let (Some(clock), Some(latest)) = (work.known_clock(), work.state.latest) {
+            let charged = EpochIndex(clock.epoch(latest).0.saturating_add(1));
+            let reachable = work.starting_epoch(clock, now);
+            work.tx.prune_before(reachable.min(charged))?;
         }
-        tx.finish()
+        work.finish()
+    }
+
+    fn answer(&self, call: &Call<'_>, report: Histogram, decision: Decision) -> Answer {
+        Answer {
+            report: Held::new(report, call.now, self.config.release_after_ms),
+            decision,
+        }
+    }
+
+    fn begin(&mut self) -> Result<Work<'_, S::Transaction<'_>, S::Error>, S::Error> {
+        Work::new(self.storage.begin()?, &self.config)
+    }
+
+    fn validate_impression(
+        &self,
+        call: &Call<'_>,
+        options: &ImpressionOptions,
+    ) -> Result<(Caller, ValidImpression), ApiError> {
+        let localhost = self.config.localhost;
+        let caller = Caller::parse(call, localhost)?;
+        let valid = self.config.limits.validate_impression(options, localhost)?;
+        Ok((caller, valid))
     }
 
     /// The parts of a conversion call, checked in the draft's order.
@@ -405,7 +421,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<(Caller, ValidConversion), ApiError> {
-        let caller = self.parse_caller(call)?;
+        let caller = Caller::parse(call, self.config.localhost)?;
         self.check_querier(call.querier, caller.intermediary.is_some())?;
         let valid = self.config.limits.validate_conversion(
             options,
@@ -413,19 +429,6 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             self.config.localhost,
         )?;
         Ok((caller, valid))
-    }
-
-    /// Notes on the draft, row 7: a call from localhost is a `SyntaxError`.
-    fn parse_caller(&self, call: &Call<'_>) -> Result<Caller, ApiError> {
-        let site = Site::parse(call.site, self.config.localhost)?;
-        let intermediary = match call.intermediary {
-            Some(host) => Some(Site::parse(host, self.config.localhost)?),
-            None => None,
-        };
-        Ok(Caller {
-            intermediary: intermediary.filter(|intermediary| *intermediary != site),
-            site,
-        })
     }
 
     fn check_querier(&self, querier: Querier, intermediary: bool) -> Result<(), ApiError> {
@@ -445,18 +448,23 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ImpressionOptions,
         valid: &ValidImpression,
     ) -> Result<(), S::Error> {
-        let mut tx = self.storage.begin()?;
-        let mut state = tx.state()?;
-        if !state.enabled {
-            return Ok(());
+        let Self {
+            storage,
+            config,
+            randomness,
+            ..
+        } = self;
+        let mut work = Work::new(storage.begin()?, config)?;
+        if !work.state.enabled {
+            return work.finish();
         }
-        let site = tx.site_id(&caller.site)?;
+        let site = work.tx.site_id(&caller.site)?;
         let intermediary = match &caller.intermediary {
-            Some(intermediary) => Some(tx.site_id(intermediary)?),
+            Some(intermediary) => Some(work.tx.site_id(intermediary)?),
             None => None,
         };
-        let conversion_sites = site_ids(&mut tx, &valid.conversion_sites)?;
-        let conversion_callers = site_ids(&mut tx, &valid.conversion_callers)?;
+        let conversion_sites = work.site_ids(&valid.conversion_sites)?;
+        let conversion_callers = work.site_ids(&valid.conversion_callers)?;
         let mut impression = Impression {
             site,
             intermediary,
@@ -469,35 +477,64 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             conversion_sites: &conversion_sites,
             conversion_callers: &conversion_callers,
         };
-        let policy = &self.config.policy;
-        let knows_actions = policy.domain_cap().is_some() || !policy.matches_own_action();
-        if !knows_actions && state.epoch_start.is_none() {
-            // The draft chooses the start of epochs when a conversion first needs it.
-            tx.hold_impression(&impression)?;
-            return tx.finish();
+        let policy = &config.policy;
+        let has_actions = policy.domain_cap().is_some() || !policy.matches_own_action();
+        let later = config.epoch_start == EpochStart::FirstConversion && !has_actions;
+        if later && work.state.epoch_start.is_none() {
+            work.tx.hold_impression(&impression)?;
+            return work.finish();
         }
-        let period_ms = self.config.period_ms();
-        let clock = epoch_clock(
-            &mut tx,
-            &mut state,
-            &mut self.randomness,
-            call.now,
-            period_ms,
+        let epoch = work.clock(randomness, call.now)?.epoch(call.now);
+        impression.user_action = call.action_id(epoch);
+        // What cannot be admitted is dropped, and the page does not learn of it.
+        if work.admit(impression.user_action, epoch, site)? {
+            work.tx.save_impression(epoch, &impression)?;
+        }
+        work.finish()
+    }
+
+    /// The pass over the device.
+    fn measure(
+        &mut self,
+        call: &Call<'_>,
+        caller: &Caller,
+        options: &ConversionOptions,
+        valid: &ValidConversion,
+        workspace: &mut Workspace<AttributionQuery>,
+    ) -> Result<Measured, S::Error> {
+        let Self {
+            storage,
+            config,
+            randomness,
+            ..
+        } = self;
+        let mut work = Work::new(storage.begin()?, config)?;
+        if !work.state.enabled {
+            // The same write as when nothing is charged.
+            work.commit(&Changes::default())?;
+            work.finish()?;
+            return Ok(Measured::Disabled);
+        }
+        let clock = work.clock(randomness, call.now)?;
+        let query = work.query(clock, call, caller, options, valid)?;
+        let mut draw = || randomness.credit();
+        generate_report(
+            &config.policy,
+            &work.tx,
+            &work.tx,
+            &query,
+            &mut draw,
+            workspace,
         )?;
-        let epoch = clock.epoch(call.now);
-        if knows_actions {
-            impression.user_action =
-                self.actions
-                    .id(&mut tx, &mut state, call.user_action, epoch)?;
-            // An action of its own has room for its first site, and never comes back.
-            if call.user_action.is_some() && !admit(&mut tx, impression.user_action, epoch, site)? {
-                tx.set_state(&state)?;
-                return tx.finish();
-            }
+        let charged = work.commit_for(workspace.changes(), call.now)?;
+        if !charged.committed {
+            // Not possible within one transaction; if it were, nothing would be released.
+            workspace.make_null(&query);
         }
-        tx.save_impression(epoch, &impression)?;
-        tx.set_state(&state)?;
-        tx.finish()
+        work.finish()?;
+        Ok(Measured::Enabled {
+            charged: charged.anything,
+        })
     }
 
     fn dry_run(
@@ -507,30 +544,25 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
         valid: &ValidConversion,
     ) -> Result<Explanation, S::Error> {
-        let mut tx = self.storage.begin()?;
-        let mut state = tx.state()?;
-        if !state.enabled {
+        let Self {
+            storage,
+            config,
+            randomness,
+            ..
+        } = self;
+        let mut work = Work::new(storage.begin()?, config)?;
+        if !work.state.enabled {
             return Ok(Explanation::disabled(options.histogram_size));
         }
-        let period_ms = self.config.period_ms();
-        let clock = epoch_clock(
-            &mut tx,
-            &mut state,
-            &mut self.randomness,
-            call.now,
-            period_ms,
-        )?;
-        let epoch = clock.epoch(call.now);
-        let action = self.actions.peek(&state, call.user_action, epoch);
-        let query = self
-            .config
-            .query(&mut tx, &state, clock, call, caller, options, valid, action)?;
-        let mut draw = || self.randomness.credit();
-        let explanation = Explanation::of(&self.config.policy, &tx, &query, &mut draw)?;
-        tx.finish()?;
+        let clock = work.clock(randomness, call.now)?;
+        let query = work.query(clock, call, caller, options, valid)?;
+        let mut draw = || randomness.credit();
+        let explanation = Explanation::of(&config.policy, &work.tx, &query, &mut draw)?;
+        work.finish()?;
         Ok(explanation)
     }
 
+    /// The shared conversion, and whether anything was charged for it.
     fn create_shared(
         &mut self,
         call: &Call<'_>,
@@ -538,48 +570,34 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
         valid: &ValidConversion,
         participants: &[Site],
-    ) -> Result<SharedConversion, S::Error> {
-        let mut tx = self.storage.begin()?;
-        let mut state = tx.state()?;
-        let id = state.next_object;
-        state.next_object += 1;
-        if !state.enabled {
-            tx.set_state(&state)?;
-            tx.finish()?;
-            return Ok(SharedConversion(id));
+    ) -> Result<(SharedConversion, bool), S::Error> {
+        let Self {
+            storage,
+            config,
+            randomness,
+            ..
+        } = self;
+        let mut work = Work::new(storage.begin()?, config)?;
+        let id = work.state.next_object;
+        work.state.next_object = id.saturating_add(1);
+        if !work.state.enabled {
+            work.commit(&Changes::default())?;
+            work.finish()?;
+            return Ok((SharedConversion(id), false));
         }
-        let period_ms = self.config.period_ms();
-        let clock = epoch_clock(
-            &mut tx,
-            &mut state,
-            &mut self.randomness,
-            call.now,
-            period_ms,
-        )?;
-        let epoch = clock.epoch(call.now);
-        let action = self
-            .actions
-            .id(&mut tx, &mut state, call.user_action, epoch)?;
-        let mut query = self
-            .config
-            .query(&mut tx, &state, clock, call, caller, options, valid, action)?;
-        query.set_callers(site_ids(&mut tx, participants)?);
-        let policy = &self.config.policy;
-        let mut draw = || self.randomness.credit();
-        let (object, _, mut changes) =
-            AttributionObject::create(policy, &tx, &tx, &query, &mut draw)?;
-        if call.user_action.is_none() {
-            changes.admissions.clear();
+        let clock = work.clock(randomness, call.now)?;
+        let mut query = work.query(clock, call, caller, options, valid)?;
+        query.set_callers(work.site_ids(participants)?);
+        let mut draw = || randomness.credit();
+        let tx = &work.tx;
+        let (object, _, changes) =
+            AttributionObject::create(&config.policy, tx, tx, &query, &mut draw)?;
+        let charged = work.commit_for(&changes, call.now)?;
+        if charged.committed {
+            work.tx.put_object(id, object)?;
         }
-        if !changes.charges.is_empty() {
-            state.latest = state.latest.max(Some(call.now));
-        }
-        if commit(&mut tx, &changes)? {
-            tx.put_object(id, object)?;
-        }
-        tx.set_state(&state)?;
-        tx.finish()?;
-        Ok(SharedConversion(id))
+        work.finish()?;
+        Ok((SharedConversion(id), charged.anything))
     }
 
     fn take_share(
@@ -590,299 +608,105 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
         valid: &ValidConversion,
     ) -> Result<(Histogram, Decision), S::Error> {
-        let mut tx = self.storage.begin()?;
-        let state = tx.state()?;
-        let clock = EpochClock {
-            start: state.epoch_start.unwrap_or(call.now),
-            period_ms: self.config.period_ms(),
-        };
-        let action = UserAction(0);
-        let query = self
-            .config
-            .query(&mut tx, &state, clock, call, caller, options, valid, action)?;
-        let null = (query.null_report(), Decision::default());
-        let Some(mut object) = tx.object(conversion.0)?.filter(|_| state.enabled) else {
+        let mut work = self.begin()?;
+        let null = (Histogram::null(options.histogram_size), Decision::default());
+        let stored = work.tx.object(conversion.0)?;
+        let (Some(mut object), Some(clock), true) =
+            (stored, work.known_clock(), work.state.enabled)
+        else {
+            work.commit(&Changes::default())?;
+            work.finish()?;
             return Ok(null);
         };
-        let (outcome, changes) = object.share(&self.config.policy, &tx, &query)?;
-        if !commit(&mut tx, &changes)? {
+        // Sites that nothing is stored of get numbers too: whether two shares overlap must follow
+        // from what they name, not from what is stored.
+        work.number_sites(valid)?;
+        let query = work.query(clock, call, caller, options, valid)?;
+        // A site that the user cleared since has no conversions any more.
+        let readable = work.readable_from(clock, call, caller)?;
+        if object.epochs().iter().any(|epoch| *epoch < readable) {
+            work.commit(&Changes::default())?;
+            work.finish()?;
             return Ok(null);
         }
-        tx.put_object(conversion.0, object)?;
-        tx.finish()?;
+        let (outcome, changes) = object.share(&work.config.policy, &work.tx, &query)?;
+        let charged = work.commit_for(&changes, call.now)?;
+        if !charged.committed {
+            return Ok(null);
+        }
+        work.tx.put_object(conversion.0, object)?;
+        work.finish()?;
         Ok((outcome.report, outcome.decision))
     }
 
     /// Clearing with `forget_visits`: traces go, and the epochs they could be about with them.
     fn forget_visits(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
-        let mut tx = self.storage.begin()?;
-        let mut state = tx.state()?;
-        forget_impressions_of(&mut tx, sites)?;
-        state.last_clear = state.last_clear.max(Some(state.latest_of(now)));
-        if let (Some(start), Some(clear)) = (state.epoch_start, state.last_clear) {
-            let period_ms = self.config.period_ms();
-            let cleared = EpochClock { start, period_ms }.epoch(clear);
-            tx.prune_before(EpochIndex(cleared.0.saturating_add(1)))?;
-        }
-        tx.set_state(&state)?;
-        tx.finish()
-    }
-
-    /// Clearing without `forget_visits`: nothing is left of the sites' budgets, so that no
-    /// conversion there is measured any more, whoever asks.
-    fn spend_budgets(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
-        let mut tx = self.storage.begin()?;
-        let mut state = tx.state()?;
-        let max_lookback = self.config.limits.max_lookback_days;
-        let period_ms = self.config.period_ms();
-        let oldest = days_before(now, max_lookback);
-        let clock = epoch_clock(&mut tx, &mut state, &mut self.randomness, oldest, period_ms)?;
-        let from = starting_epoch(&state, clock, now, max_lookback);
-        let until = clock.epoch(state.latest_of(now));
-        for site in site_ids(&mut tx, sites)? {
-            for epoch in (from.0..=until.0).map(EpochIndex) {
-                tx.exhaust(epoch, Filter::Querier(site))?;
-                tx.exhaust(epoch, Filter::ConversionSite(site))?;
+        let mut work = self.begin()?;
+        if sites.is_empty() {
+            work.tx.remove_impressions(None)?;
+        } else {
+            let mut known = Vec::new();
+            for site in sites {
+                known.extend(work.tx.find_site(site)?);
             }
+            work.tx.remove_impressions(Some(&known))?;
         }
-        tx.set_state(&state)?;
-        tx.finish()
-    }
-
-    /// The pass over the device: whether it charged something, or `None` while disabled.
-    fn measure(
-        &mut self,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ConversionOptions,
-        valid: &ValidConversion,
-        workspace: &mut Workspace<AttributionQuery>,
-    ) -> Result<Option<bool>, S::Error> {
-        let mut tx = self.storage.begin()?;
-        let mut state = tx.state()?;
-        if !state.enabled {
-            return Ok(None);
+        let until = work.state.latest_of(now);
+        work.state.last_clear = work.state.last_clear.max(Some(until));
+        if let (Some(clock), Some(clear)) = (work.known_clock(), work.state.last_clear) {
+            let after = EpochIndex(clock.epoch(clear).0.saturating_add(1));
+            work.tx.prune_before(after)?;
         }
-        let period_ms = self.config.period_ms();
-        let clock = epoch_clock(
-            &mut tx,
-            &mut state,
-            &mut self.randomness,
-            call.now,
-            period_ms,
-        )?;
-        let epoch = clock.epoch(call.now);
-        let action = self
-            .actions
-            .id(&mut tx, &mut state, call.user_action, epoch)?;
-        let query = self
-            .config
-            .query(&mut tx, &state, clock, call, caller, options, valid, action)?;
-        let mut draw = || self.randomness.credit();
-        generate_report(&self.config.policy, &tx, &tx, &query, &mut draw, workspace)?;
-        let charged = !workspace.changes().charges.is_empty();
-        if call.user_action.is_none() {
-            workspace.changes_mut().admissions.clear();
+        work.tx.forget_unused_sites()?;
+        work.finish()
+    }
+
+    /// Clearing without `forget_visits`: no conversion of the sites is measured any more, whoever
+    /// asks, in any epoch up to now.
+    fn close_sites(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
+        let Self {
+            storage,
+            config,
+            randomness,
+            ..
+        } = self;
+        let mut work = Work::new(storage.begin()?, config)?;
+        // The draft looks at the oldest epoch first, which chooses the start of epochs.
+        let oldest = work.oldest(now);
+        let clock = work.clock(randomness, oldest)?;
+        let until = clock.epoch(work.state.latest_of(now));
+        for site in work.site_ids(sites)? {
+            work.tx.close_site(site, until)?;
         }
-        if charged {
-            state.latest = state.latest.max(Some(call.now));
-        }
-        if !commit(&mut tx, workspace.changes())? {
-            // Not possible within one transaction; if it were, nothing would be released.
-            workspace.make_null(&query);
-        }
-        tx.set_state(&state)?;
-        tx.finish()?;
-        Ok(Some(charged))
+        work.finish()
     }
 }
 
-/// The sites of a call.
-struct Caller {
-    site: Site,
-    intermediary: Option<Site>,
+/// What the pass over the device came to.
+enum Measured {
+    Enabled { charged: bool },
+    Disabled,
 }
 
-/// A conversion that several intermediaries share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SharedConversion(u64);
+/// Why a store cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum OpenError<E> {
+    /// It was set up otherwise.
+    #[error("the store was set up with {stored}, and cannot be used with {setup}")]
+    Setup {
+        /// How it was set up.
+        stored: Box<Setup>,
+        /// How it was to be used.
+        setup: Box<Setup>,
+    },
+    /// It could not be read or written.
+    #[error("the store failed")]
+    Store(#[source] E),
+}
 
-impl Config {
-    /// The query of a conversion for the budget manager.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one call")]
-    fn query<T: Transaction<E>, E>(
-        &self,
-        tx: &mut T,
-        state: &State,
-        clock: EpochClock,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ConversionOptions,
-        valid: &ValidConversion,
-        user_action: UserAction,
-    ) -> Result<AttributionQuery, E> {
-        /// The number of a site that is not stored anywhere, hence matches nothing.
-        const NOBODY: SiteId = SiteId(u32::MAX);
-        let conversion_site = tx.site_id(&caller.site)?;
-        let caller_id = match &caller.intermediary {
-            Some(intermediary) => tx.site_id(intermediary)?,
-            None => conversion_site,
-        };
-        let known = |sites: &[Site]| -> Result<Vec<SiteId>, E> {
-            let ids = sites.iter().map(|site| tx.find_site(site));
-            ids.map(|id| Ok(id?.unwrap_or(NOBODY))).collect()
-        };
-        let not_before = days_before(call.now, valid.lookback_days);
-        let (earliest, current) = (clock.epoch(not_before), clock.epoch(call.now));
-        let start = starting_epoch(state, clock, call.now, self.limits.max_lookback_days);
-        let window = Window::new(earliest, current).unwrap_or(Window::single(current));
-        let request = Request {
-            querier: match call.querier {
-                Querier::ConversionSite => conversion_site,
-                Querier::Intermediary => caller_id,
-            },
-            conversion_site,
-            user_action,
-            window: window.readable_from(start),
-        };
-        let query = AttributionQuery::builder(request, call.now, options.histogram_size)
-            .not_before(not_before)
-            .callers([caller_id])
-            .impression_sites(known(&valid.impression_sites)?)
-            .impression_callers(known(&valid.impression_callers)?)
-            .match_values(options.match_values.as_slice())
-            .credit(options.credit.as_slice())
-            .value(options.value, options.max_value)
-            .epsilon(options.epsilon)
-            .build();
-        // Validation was stricter. If it were not, a query of nothing is the safe answer.
-        Ok(query.unwrap_or_else(|_| AttributionQuery::nothing(request, call.now)))
+impl State {
+    /// The later of a moment and the latest at which anything was charged.
+    fn latest_of(&self, now: Timestamp) -> Timestamp {
+        self.latest.map_or(now, |latest| latest.max(now))
     }
-}
-
-impl Actions {
-    /// Our id of a user action. It ends at the epoch change at the latest: what the browser still
-    /// calls the same action is another one then.
-    fn id<T: Transaction<E>, E>(
-        &mut self,
-        tx: &mut T,
-        state: &mut State,
-        action: Option<u64>,
-        epoch: EpochIndex,
-    ) -> Result<UserAction, E> {
-        if self.epoch != Some(epoch) || self.ids.len() > ACTIONS {
-            self.epoch = Some(epoch);
-            self.ids.clear();
-            tx.end_user_actions_before(UserAction(state.next_user_action))?;
-        }
-        let mut fresh = || {
-            let id = UserAction(state.next_user_action);
-            state.next_user_action += 1;
-            id
-        };
-        Ok(match action {
-            Some(action) => *self.ids.entry(action).or_insert_with(fresh),
-            None => fresh(),
-        })
-    }
-
-    /// The id that [`id`](Actions::id) would give, without giving it.
-    fn peek(&self, state: &State, action: Option<u64>, epoch: EpochIndex) -> UserAction {
-        let known = action.filter(|_| self.epoch == Some(epoch));
-        let known = known.and_then(|action| self.ids.get(&action));
-        known.copied().unwrap_or(UserAction(state.next_user_action))
-    }
-}
-
-/// The clock of epochs, whose start is chosen now if it was not yet.
-fn epoch_clock<T: Transaction<E>, E>(
-    tx: &mut T,
-    state: &mut State,
-    randomness: &mut impl Randomness,
-    moment: Timestamp,
-    period_ms: i64,
-) -> Result<EpochClock, E> {
-    let start = match state.epoch_start {
-        Some(start) => start,
-        None => {
-            let fraction = randomness.epoch_start();
-            let start = EpochClock::random_start(moment, fraction, period_ms);
-            state.epoch_start = Some(start);
-            tx.set_state(state)?;
-            tx.assign_epochs(start, period_ms)?;
-            start
-        }
-    };
-    Ok(EpochClock { start, period_ms })
-}
-
-/// The first epoch that may be attributed to (the draft's "get the starting epoch for
-/// attribution").
-fn starting_epoch(
-    state: &State,
-    clock: EpochClock,
-    now: Timestamp,
-    max_lookback_days: u32,
-) -> EpochIndex {
-    let earliest = clock.epoch(days_before(now, max_lookback_days));
-    match state.last_clear {
-        Some(clear) => earliest.max(EpochIndex(clock.epoch(clear).0.saturating_add(1))),
-        None => earliest,
-    }
-}
-
-/// The second half of the draft's "clear browsing history for attribution". Budgets need no
-/// clearing of their own: the epochs they are about are pruned as a whole.
-fn forget_impressions_of<T: Transaction<E>, E>(tx: &mut T, sites: &[Site]) -> Result<(), E> {
-    if sites.is_empty() {
-        return tx.remove_impressions(None);
-    }
-    let mut known = Vec::new();
-    for site in sites {
-        known.extend(tx.find_site(site)?);
-    }
-    tx.remove_impressions(Some(&known))
-}
-
-fn site_ids<T: Transaction<E>, E>(tx: &mut T, sites: &[Site]) -> Result<Vec<SiteId>, E> {
-    sites.iter().map(|site| tx.site_id(site)).collect()
-}
-
-/// Admits the site of an impression under its user action, if the domain cap has room.
-fn admit<T: Transaction<E>, E>(
-    tx: &mut T,
-    user_action: UserAction,
-    epoch: EpochIndex,
-    site: SiteId,
-) -> Result<bool, E> {
-    use bigbird::{Admission, Admit, Changes};
-    match tx.admission(user_action, epoch, site)? {
-        Admission::Granted => Ok(true),
-        Admission::Refused => Ok(false),
-        Admission::Room => commit(
-            tx,
-            &Changes {
-                admissions: vec![Admit {
-                    user_action,
-                    epoch,
-                    site,
-                }],
-                charges: Vec::new(),
-            },
-        ),
-    }
-}
-
-/// Commits changes; false if a filter refused, which cannot happen within one transaction.
-fn commit<T: Transaction<E>, E>(tx: &mut T, changes: &bigbird::Changes) -> Result<bool, E> {
-    match tx.commit(changes) {
-        Ok(()) => Ok(true),
-        Err(CommitError::Refused(_)) => Ok(false),
-        Err(CommitError::Store(error)) => Err(error),
-    }
-}
-
-/// Whether a policy has filters of a kind.
-pub(crate) fn is_limited(capacity: Capacity) -> bool {
-    capacity != Capacity::Unlimited
 }

@@ -50,8 +50,9 @@ impl EpochClock {
         } else {
             0.0
         };
-        let start = moment.0 as f64 - fraction * period_ms as f64;
-        let hour = (start / HOUR_MS as f64).floor() as i64;
+        // In seconds, as recorded scenarios have it: they agree to the last bit.
+        let start = moment.0 as f64 / 1000.0 - fraction * (period_ms / 1000) as f64;
+        let hour = (start / 3600.0).floor() as i64;
         Timestamp(hour.saturating_mul(HOUR_MS))
     }
 }

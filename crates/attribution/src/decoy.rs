@@ -6,13 +6,13 @@
 //! has nothing, or may not be asked because the API is disabled, the decoy is charged instead.
 
 use bigbird::{
-    AttributionQuery, EpochIndex, FilterKind, Histogram, Impression, ImpressionStore, Ledger,
-    Policy, Request, SiteId, StoreLimits, Timestamp, UserAction, Window, Workspace,
+    AttributionQuery, Capacity, EpochIndex, FilterKind, Histogram, Impression, ImpressionStore,
+    Ledger, Policy, Request, SiteId, StoreLimits, Timestamp, UserAction, Window, Workspace,
     generate_report,
 };
 
-use crate::agent::{Config, is_limited};
 use crate::clock::DAY_MS;
+use crate::config::Config;
 use crate::options::{ConversionOptions, ValidConversion};
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Decoy {
         // The same filters, none of which ever runs dry.
         let mut endless = policy.to_builder();
         for kind in FilterKind::ALL {
-            if is_limited(policy.capacities().of(kind)) {
+            if policy.capacities().of(kind) != Capacity::Unlimited {
                 endless = endless.capacity(kind, 1e9);
             }
         }

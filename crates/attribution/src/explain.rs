@@ -3,8 +3,8 @@
 use std::fmt;
 
 use bigbird::{
-    AttributionQuery, Cause, Check, Epsilon, EventStore, Fate, Filter, Histogram, LedgerStore,
-    MicroEpsilon, Policy, UserAction, Workspace, generate_report,
+    AttributionQuery, Cause, Check, Draws, Epsilon, EventStore, Fate, Filter, Histogram,
+    LedgerStore, MicroEpsilon, Policy, Query as _, UserAction, Workspace, generate_report,
 };
 
 use crate::storage::Transaction;
@@ -17,6 +17,8 @@ pub struct Explanation {
     pub enabled: bool,
     /// The report it would give.
     pub report: Histogram,
+    /// The first epoch of the lookback that may be read, if the user cleared some of it.
+    pub readable_from: Option<i64>,
     /// The one cause to name, if an epoch was dropped.
     pub cause: Option<Cause>,
     /// What happened in each epoch, oldest first.
@@ -68,6 +70,7 @@ impl Explanation {
     pub(crate) fn disabled(histogram_size: u32) -> Self {
         Self {
             enabled: false,
+            readable_from: None,
             report: Histogram::null(histogram_size),
             cause: None,
             epochs: Vec::new(),
@@ -81,8 +84,10 @@ impl Explanation {
         query: &AttributionQuery,
         draw: &mut dyn FnMut() -> f64,
     ) -> Result<Self, E> {
+        // Every run sees the same random numbers, or they would not be comparable.
+        let mut tape = Vec::new();
         let mut workspace = Workspace::default();
-        generate_report(policy, tx, tx, query, draw, &mut workspace)?;
+        run(policy, tx, query, draw, &mut tape, &mut workspace)?;
         let decision = workspace.decision();
         let mut epochs = Vec::new();
         for epoch in decision.epochs() {
@@ -105,11 +110,13 @@ impl Explanation {
         }
         for (at, explained) in epochs.iter_mut().enumerate() {
             if matches!(explained.fate, Fate::Dropped(Cause::Filter(_))) {
-                explained.largest_epsilon = largest_epsilon(policy, tx, query, draw, at)?;
+                explained.largest_epsilon =
+                    largest_epsilon(policy, tx, query, draw, &mut tape, at)?;
             }
         }
         Ok(Self {
             enabled: true,
+            readable_from: query.request().window.first_readable().map(|epoch| epoch.0),
             cause: decision.first_cause(),
             report: workspace.report().clone(),
             epochs,
@@ -124,6 +131,7 @@ fn largest_epsilon<L>(
     store: &L,
     query: &AttributionQuery,
     draw: &mut dyn FnMut() -> f64,
+    tape: &mut Vec<f64>,
     at: usize,
 ) -> Result<Option<MicroEpsilon>, <L as LedgerStore>::Error>
 where
@@ -137,7 +145,7 @@ where
             break;
         };
         let smaller = query.with_epsilon(epsilon);
-        generate_report(policy, store, store, &smaller, draw, &mut workspace)?;
+        run(policy, store, &smaller, draw, tape, &mut workspace)?;
         let epoch = workspace.decision().epochs().nth(at);
         if epoch.is_some_and(|epoch| epoch.fate == Fate::Passed) {
             fits = middle.get();
@@ -146,6 +154,22 @@ where
         }
     }
     Ok((fits > 0).then_some(MicroEpsilon::new(fits)))
+}
+
+/// Runs a query with the random numbers of a tape, which grows as more are needed.
+fn run<L>(
+    policy: &Policy,
+    store: &L,
+    query: &AttributionQuery,
+    draw: &mut dyn FnMut() -> f64,
+    tape: &mut Vec<f64>,
+    workspace: &mut Workspace<AttributionQuery>,
+) -> Result<(), <L as LedgerStore>::Error>
+where
+    L: LedgerStore + EventStore<AttributionQuery, Error = <L as LedgerStore>::Error>,
+{
+    let mut draws = Draws::new(draw, tape);
+    generate_report(policy, store, store, query, &mut || draws.draw(), workspace)
 }
 
 fn name_of<T: Transaction<E>, E>(tx: &T, filter: Filter) -> Result<String, E> {

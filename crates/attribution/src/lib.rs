@@ -26,10 +26,12 @@
 //!
 //! let config = Config::new(Profile::BigBird).with_service("https://agg.example");
 //! let mut agent = UserAgent::in_memory(config, Half);
-//! let seen = Call::new("news.example", Timestamp(1_000));
+//! let click = agent.begin_user_action(Timestamp(1_000)).map_err(AgentError::Store)?;
+//! let seen = Call::new("news.example", Timestamp(1_000)).by(click);
 //! agent.save_impression(&seen, &ImpressionOptions::new(2))?;
 //!
-//! let bought = Call::new("shop.example", Timestamp(60_000));
+//! let click = agent.begin_user_action(Timestamp(60_000)).map_err(AgentError::Store)?;
+//! let bought = Call::new("shop.example", Timestamp(60_000)).by(click);
 //! let options = ConversionOptions::new("https://agg.example", 4);
 //! let answer = agent.measure_conversion(&bought, &options)?;
 //! let report = answer.report.release(Timestamp(60_100)).expect("it is time");
@@ -39,7 +41,9 @@
 
 mod activation;
 mod agent;
+mod call;
 mod clock;
+mod config;
 mod decoy;
 mod error;
 mod explain;
@@ -51,9 +55,12 @@ mod release;
 pub mod scenario;
 mod site;
 mod storage;
+mod work;
 
 pub use activation::Activation;
-pub use agent::{Answer, Call, Config, Querier, Randomness, SharedConversion, UserAgent};
+pub use agent::{Answer, OpenError, SharedConversion, UserAgent};
+pub use call::{Action, Call, Querier};
+pub use config::{Config, EpochStart, Randomness};
 pub use error::{AgentError, ApiError, NotAllowed, RangeError};
 pub use explain::{EpochExplanation, Explanation, FilterExplanation};
 pub use headers::{HeaderError, parse_measure_conversion, parse_save_impression};
@@ -63,4 +70,4 @@ pub use options::{
 };
 pub use release::Held;
 pub use site::{Localhost, Site, SiteError};
-pub use storage::{State, Storage, Transaction};
+pub use storage::{Setup, State, Storage, Transaction};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::num::NonZeroU32;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
 
 use bigbird::attribution::Touch;
 use bigbird::{
@@ -10,10 +11,10 @@ use bigbird::{
     EventStore, Filter, Impression, ImpressionStore, Ledger, LedgerStore, Policy, Relevant, SiteId,
     StoreLimits, Timestamp, UserAction,
 };
-use hashbrown::{HashMap, HashSet};
+use hashbrown::{HashSet, HashTable};
 use rustc_hash::FxBuildHasher;
 
-use crate::clock::{DAY_MS, EpochClock, HOUR_MS, hour};
+use crate::clock::{EpochClock, hour};
 use crate::site::Site;
 use crate::storage::{State, Storage, Transaction};
 
@@ -25,6 +26,8 @@ pub struct Memory {
     impressions: ImpressionStore,
     /// Impressions saved before there were epochs, by hour.
     held: ImpressionStore,
+    /// The last epoch in which a conversion site is closed.
+    closed: BTreeMap<SiteId, EpochIndex>,
     sites: Sites,
     objects: BTreeMap<u64, AttributionObject>,
     state: State,
@@ -36,16 +39,11 @@ const OBJECTS: usize = 1024;
 impl Memory {
     /// An empty store under a policy.
     pub fn new(policy: &Policy, limits: StoreLimits) -> Self {
-        // An epoch of a week has 168 hours: held impressions take no more than assigned ones.
-        let hours = u32::try_from(7 * DAY_MS / HOUR_MS).unwrap_or(1);
-        let per_hour = limits.impressions_per_epoch.get().div_ceil(hours);
-        let held = StoreLimits {
-            impressions_per_epoch: NonZeroU32::new(per_hour).unwrap_or(NonZeroU32::MIN),
-        };
         Self {
             ledger: Ledger::new(policy),
             impressions: ImpressionStore::new(limits),
-            held: ImpressionStore::new(held),
+            held: ImpressionStore::new(limits),
+            closed: BTreeMap::new(),
             sites: Sites::default(),
             objects: BTreeMap::new(),
             state: State::default(),
@@ -77,12 +75,23 @@ impl Memory {
         self.sites.names.get(id.0 as usize)?.as_ref()
     }
 
-    /// Takes numbers back from sites that nothing names any more, now and then, so that naming ever
-    /// new sites does not fill the memory.
-    fn forget_unused_sites(&mut self) {
-        if self.sites.ids.len() < self.sites.next_sweep {
-            return;
+    /// Drops the oldest object of the conversion site that has most.
+    fn drop_an_object(&mut self) {
+        let mut of_site: BTreeMap<SiteId, Vec<u64>> = BTreeMap::new();
+        for (&id, object) in &self.objects {
+            of_site
+                .entry(object.conversion_site())
+                .or_default()
+                .push(id);
         }
+        let most = of_site.into_values().max_by_key(Vec::len);
+        if let Some(oldest) = most.and_then(|ids| ids.first().copied()) {
+            self.objects.remove(&oldest);
+        }
+    }
+
+    /// Takes numbers back from sites that nothing names any more.
+    fn forget_unused_sites(&mut self) {
         let mut used: HashSet<SiteId, FxBuildHasher> = HashSet::default();
         for store in [&self.impressions, &self.held] {
             for epoch in store.epochs() {
@@ -110,6 +119,7 @@ impl Memory {
         for object in self.objects.values() {
             used.extend(object.sites());
         }
+        used.extend(self.closed.keys());
         self.sites.sweep(&used);
     }
 }
@@ -119,8 +129,11 @@ impl Storage for Memory {
     type Transaction<'t> = MemoryTransaction<'t>;
 
     fn begin(&mut self) -> Result<MemoryTransaction<'_>, Infallible> {
-        // Only here, where no caller holds a number.
-        self.forget_unused_sites();
+        // Now and then, so that naming ever new sites does not fill the memory; and only here,
+        // where no caller holds a number.
+        if self.sites.ids.len() >= self.sites.next_sweep {
+            self.forget_unused_sites();
+        }
         Ok(MemoryTransaction(self))
     }
 }
@@ -179,7 +192,7 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
     }
 
     fn find_site(&self, site: &Site) -> Result<Option<SiteId>, Infallible> {
-        Ok(self.0.sites.ids.get(site).copied())
+        Ok(self.0.sites.find(site))
     }
 
     fn site_id(&mut self, site: &Site) -> Result<SiteId, Infallible> {
@@ -251,9 +264,14 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         Ok(())
     }
 
-    fn exhaust(&mut self, epoch: EpochIndex, filter: Filter) -> Result<(), Infallible> {
-        self.0.ledger.exhaust(epoch, filter);
+    fn close_site(&mut self, site: SiteId, until: EpochIndex) -> Result<(), Infallible> {
+        let closed = self.0.closed.entry(site).or_insert(until);
+        *closed = until.max(*closed);
         Ok(())
+    }
+
+    fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, Infallible> {
+        Ok(self.0.closed.get(&site).copied())
     }
 
     fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), Infallible> {
@@ -262,18 +280,19 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         let reachable =
             |object: &AttributionObject| object.epochs().iter().any(|paid| *paid >= epoch);
         self.0.objects.retain(|_, object| reachable(object));
+        self.0.closed.retain(|_, until| *until >= epoch);
         Ok(())
     }
 
-    fn end_user_actions_before(&mut self, action: UserAction) -> Result<(), Infallible> {
-        self.0.ledger.end_user_actions_before(action);
+    fn forget_unused_sites(&mut self) -> Result<(), Infallible> {
+        self.0.forget_unused_sites();
         Ok(())
     }
 
     fn put_object(&mut self, id: u64, object: AttributionObject) -> Result<(), Infallible> {
         self.0.objects.insert(id, object);
         while self.0.objects.len() > OBJECTS {
-            self.0.objects.pop_first();
+            self.0.drop_an_object();
         }
         Ok(())
     }
@@ -287,11 +306,11 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
     }
 }
 
-/// The numbers of sites.
+/// The numbers of sites, and each name once.
 #[derive(Debug)]
 struct Sites {
-    ids: HashMap<Site, SiteId, FxBuildHasher>,
     names: Vec<Option<Site>>,
+    ids: HashTable<SiteId>,
     free: Vec<SiteId>,
     /// How many sites there may be before unused ones are looked for.
     next_sweep: usize,
@@ -303,8 +322,8 @@ const FIRST_SWEEP: usize = 10_000;
 impl Default for Sites {
     fn default() -> Self {
         Self {
-            ids: HashMap::default(),
             names: Vec::new(),
+            ids: HashTable::new(),
             free: Vec::new(),
             next_sweep: FIRST_SWEEP,
         }
@@ -312,19 +331,25 @@ impl Default for Sites {
 }
 
 impl Sites {
+    fn find(&self, site: &Site) -> Option<SiteId> {
+        let same = |id: &SiteId| self.names[id.0 as usize].as_ref() == Some(site);
+        self.ids.find(hash(site), same).copied()
+    }
+
     fn intern(&mut self, site: &Site) -> SiteId {
-        if let Some(&id) = self.ids.get(site) {
+        if let Some(id) = self.find(site) {
             return id;
         }
         let id = self.free.pop().unwrap_or_else(|| {
+            // Four billion names do not fit in memory.
             let id = SiteId(u32::try_from(self.names.len()).unwrap_or(u32::MAX - 1));
             self.names.push(None);
             id
         });
-        if let Some(name) = self.names.get_mut(id.0 as usize) {
-            *name = Some(site.clone());
-        }
-        self.ids.insert(site.clone(), id);
+        self.names[id.0 as usize] = Some(site.clone());
+        let names = &self.names;
+        let hash_of = |id: &SiteId| names[id.0 as usize].as_ref().map_or(0, hash);
+        self.ids.insert_unique(hash(site), id, hash_of);
         id
     }
 
@@ -332,16 +357,20 @@ impl Sites {
         let Self {
             ids, names, free, ..
         } = self;
-        ids.retain(|_, id| {
+        ids.retain(|id| {
             let keep = used.contains(id);
             if !keep {
-                if let Some(name) = names.get_mut(id.0 as usize) {
-                    *name = None;
-                }
+                names[id.0 as usize] = None;
                 free.push(*id);
             }
             keep
         });
         self.next_sweep = FIRST_SWEEP.max(2 * self.ids.len());
     }
+}
+
+/// Names are chosen by pages, so they are hashed with a key that pages do not know.
+fn hash(site: &Site) -> u64 {
+    static KEY: OnceLock<RandomState> = OnceLock::new();
+    KEY.get_or_init(RandomState::new).hash_one(site)
 }

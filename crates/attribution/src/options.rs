@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use bigbird::Epsilon;
+use bigbird::{AttributionQuery, Epsilon};
 
 use crate::error::{ApiError, RangeError};
 use crate::site::{Localhost, Site};
@@ -201,8 +201,11 @@ impl Limits {
             let allowed = format!("in (0, {}]", Epsilon::MAX);
             return out_of("epsilon", allowed, &options.epsilon);
         }
-        if !(1..=self.max_histogram_size).contains(&options.histogram_size) {
-            let allowed = format!("in [1, {}]", self.max_histogram_size);
+        let max_size = self
+            .max_histogram_size
+            .min(AttributionQuery::MAX_HISTOGRAM_SIZE);
+        if !(1..=max_size).contains(&options.histogram_size) {
+            let allowed = format!("in [1, {max_size}]");
             return out_of("histogramSize", allowed, &options.histogram_size);
         }
         if options.value == 0 || options.value > options.max_value {

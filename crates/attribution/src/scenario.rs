@@ -14,8 +14,11 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::activation::Activation;
-use crate::agent::{Call, Config, Querier, Randomness, UserAgent};
+use crate::agent::UserAgent;
+use crate::call::{Action as UserAction, Call, Querier};
+use crate::config::{Config, EpochStart, Randomness};
 use crate::error::{AgentError, ApiError};
+use crate::explain::Explanation;
 use crate::headers::{parse_measure_conversion, parse_save_impression};
 use crate::memory::Memory;
 use crate::options::{AggregationProtocol, ConversionOptions, ImpressionOptions, Limits};
@@ -405,6 +408,7 @@ impl ScenarioConfig {
             aggregation_services: services
                 .map(|url| (url.clone(), AggregationProtocol::Dap18Histogram))
                 .collect(),
+            epoch_start: EpochStart::FirstConversion,
             ..Config::new(profile)
         };
         if let Some(impressions_per_epoch) = self.impressions_per_epoch {
@@ -440,6 +444,10 @@ pub struct Player {
     /// The user agent.
     pub agent: UserAgent<Memory, Prescribed>,
     tab: Option<Activation>,
+    /// The user actions that the scenario numbers.
+    actions: BTreeMap<u64, UserAction>,
+    /// Whether the profile knows user actions: only then does beginning one do anything.
+    has_actions: bool,
 }
 
 /// What an event gave.
@@ -498,9 +506,12 @@ impl Scenario {
             draws: Vec::new().into_iter(),
         };
         let duration_ms = config.activation_seconds.map(|s| s.saturating_mul(1000));
+        let config = config.config(profile)?;
         Ok(Player {
-            agent: UserAgent::in_memory(config.config(profile)?, prescribed),
+            has_actions: !config.policy.matches_own_action(),
+            agent: UserAgent::in_memory(config, prescribed),
             tab: duration_ms.map(Activation::new),
+            actions: BTreeMap::new(),
         })
     }
 
@@ -549,7 +560,6 @@ impl Event {
         let Action::MeasureConversion {
             site,
             intermediary_site,
-            user_action,
             querier,
             options,
             ..
@@ -559,7 +569,6 @@ impl Event {
         };
         let call = Call {
             intermediary: intermediary_site.as_deref(),
-            user_action: *user_action,
             querier: match querier {
                 QuerierInput::ConversionSite => Querier::ConversionSite,
                 QuerierInput::Intermediary => Querier::Intermediary,
@@ -621,6 +630,46 @@ impl Event {
 }
 
 impl Player {
+    /// Says what the conversion of an event would give, and why, without playing it.
+    pub fn explain(&mut self, event: &Event) -> Option<Explanation> {
+        let Action::MeasureConversion {
+            draws, user_action, ..
+        } = &event.action
+        else {
+            return None;
+        };
+        let (mut call, options) = event.conversion()?;
+        let known = user_action.and_then(|number| self.actions.get(&number));
+        // One that has not begun yet has done nothing yet.
+        call.user_action = match known {
+            Some(action) => Some(*action),
+            None => self.user_action(None, event.moment()),
+        };
+        self.prescribe(draws.as_deref());
+        self.agent.explain(&call, &options).ok()
+    }
+
+    /// The user action of a number, or one of its own.
+    fn user_action(&mut self, number: Option<u64>, now: Timestamp) -> Option<UserAction> {
+        if !self.has_actions {
+            return None;
+        }
+        let known = number.and_then(|number| self.actions.get(&number));
+        let Ok(action) = match known {
+            Some(&action) => self.agent.continue_user_action(action, now),
+            None => self.agent.begin_user_action(now),
+        };
+        if let Some(number) = number {
+            self.actions.insert(number, action);
+        }
+        Some(action)
+    }
+
+    fn prescribe(&mut self, draws: Option<&[f64]>) {
+        let draws = draws.unwrap_or_default().to_vec();
+        self.agent.randomness_mut().draws = draws.into_iter();
+    }
+
     /// Plays one event.
     pub fn play(&mut self, event: &Event) -> Outcome {
         let now = event.moment();
@@ -636,7 +685,6 @@ impl Player {
         event: &Event,
         now: Timestamp,
     ) -> Result<Outcome, AgentError<Infallible>> {
-        let agent = &mut self.agent;
         match &event.action {
             Action::SaveImpression {
                 site,
@@ -648,19 +696,21 @@ impl Player {
                 check_activation(&mut self.tab, now)?;
                 let call = Call {
                     intermediary: intermediary_site.as_deref(),
-                    user_action: *user_action,
+                    user_action: self.user_action(*user_action, now),
                     ..Call::new(site, now)
                 };
-                agent.save_impression(&call, &options.options())?;
+                self.agent.save_impression(&call, &options.options())?;
             }
-            Action::MeasureConversion { draws, .. } => {
+            Action::MeasureConversion {
+                draws, user_action, ..
+            } => {
                 check_activation(&mut self.tab, now)?;
-                let Some((call, options)) = event.conversion() else {
+                let Some((mut call, options)) = event.conversion() else {
                     return Ok(Outcome::Done);
                 };
-                let draws = draws.clone().unwrap_or_default();
-                agent.randomness_mut().draws = draws.into_iter();
-                let answer = agent.measure_conversion(&call, &options)?;
+                call.user_action = self.user_action(*user_action, now);
+                self.prescribe(draws.as_deref());
+                let answer = self.agent.measure_conversion(&call, &options)?;
                 let released = answer.report.release(Timestamp(i64::MAX));
                 let histogram = released.map(|report| report.buckets().to_vec());
                 return Ok(Outcome::Report(
@@ -669,18 +719,20 @@ impl Player {
                 ));
             }
             Action::ClearImpressionsForSite { site } => {
-                let Ok(()) = agent.clear_impressions_for_site(site);
+                let Ok(()) = self.agent.clear_impressions_for_site(site);
             }
             Action::ClearBrowsingHistoryForAttribution {
                 sites,
                 forget_visits,
                 ..
-            } => agent.clear_browsing_history(sites, *forget_visits, now)?,
+            } => self
+                .agent
+                .clear_browsing_history(sites, *forget_visits, now)?,
             Action::EnableApi => {
-                let Ok(()) = agent.set_enabled(true);
+                let Ok(()) = self.agent.set_enabled(true);
             }
             Action::DisableApi => {
-                let Ok(()) = agent.set_enabled(false);
+                let Ok(()) = self.agent.set_enabled(false);
             }
             Action::Activate => {
                 if let Some(tab) = &mut self.tab {
@@ -697,7 +749,7 @@ impl Player {
                 }
             }
             Action::Maintain => {
-                let Ok(()) = agent.maintain(now);
+                let Ok(()) = self.agent.maintain(now);
             }
         }
         Ok(Outcome::Done)

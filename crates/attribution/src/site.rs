@@ -20,6 +20,10 @@ pub enum Localhost {
 }
 
 impl Site {
+    /// How long a host may be, in bytes: a name in the DNS has at most 253. What pages name is
+    /// stored, so it has to end somewhere.
+    pub const MAX_LENGTH: usize = 254;
+
     /// The site of a host (the draft's "parse a site").
     ///
     /// The host goes through the WHATWG host parser, which decodes percents, maps international
@@ -27,17 +31,25 @@ impl Site {
     /// Public Suffix List, private section included.
     ///
     /// # Errors
-    /// If it is no host, an address, a public suffix, or localhost without permission.
+    /// If it is no host, an address, a public suffix, longer than [`Site::MAX_LENGTH`], or localhost
+    /// without permission.
     pub fn parse(input: &str, localhost: Localhost) -> Result<Self, SiteError> {
         let refused = |why| SiteError {
-            input: input.to_owned(),
+            input: input.chars().take(80).collect(),
             why,
         };
+        // Before parsing, which takes time, and after, which may lengthen it.
+        if input.len() > 8 * Self::MAX_LENGTH {
+            return Err(refused(Why::TooLong));
+        }
         let host = match Host::parse(input) {
             Ok(Host::Domain(host)) => host,
             Ok(Host::Ipv4(_) | Host::Ipv6(_)) => return Err(refused(Why::Address)),
             Err(_) => return Err(refused(Why::NoHost)),
         };
+        if host.len() > Self::MAX_LENGTH {
+            return Err(refused(Why::TooLong));
+        }
         // A trailing dot makes another site, and is no part of the suffix.
         let (name, dot) = match host.strip_suffix('.') {
             Some(name) => (name, "."),
@@ -89,6 +101,8 @@ enum Why {
     NoHost,
     #[error("it is an address")]
     Address,
+    #[error("it is longer than {} bytes", Site::MAX_LENGTH)]
+    TooLong,
     #[error("it is a public suffix")]
     PublicSuffix,
     #[error("localhost is for development only")]
@@ -148,6 +162,19 @@ mod tests {
             let error = Site::parse(input, Localhost::Refused).unwrap_err();
             assert_eq!(error.to_string(), format!("`{input}` is no site: {why}"));
         }
+    }
+
+    #[test]
+    fn hosts_have_an_end() {
+        let host = |length: usize| format!("{}.com", "a".repeat(length - 4));
+        assert!(parsed(&host(254)).is_some());
+        let error = Site::parse(&host(2_000_000), Localhost::Refused).unwrap_err();
+        let shown = error.to_string();
+        assert!(
+            shown.len() < 200 && shown.ends_with("it is longer than 254 bytes"),
+            "{shown}"
+        );
+        assert!(parsed(&host(255)).is_none());
     }
 
     #[test]

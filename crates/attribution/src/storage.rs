@@ -1,10 +1,14 @@
 //! What a user agent keeps, and what keeping it must guarantee.
 
+use std::fmt;
+use std::num::NonZeroU32;
+
 use bigbird::{
-    AttributionObject, AttributionQuery, EpochIndex, EventStore, Filter, Impression, LedgerStore,
-    SiteId, Timestamp,
+    AttributionObject, AttributionQuery, Capacities, Capacity, EpochIndex, EventStore, FilterKind,
+    Impression, LedgerStore, SiteId, Timestamp,
 };
 
+use crate::config::Config;
 use crate::site::Site;
 
 /// Where a user agent keeps impressions, budgets and its own state: in memory
@@ -51,8 +55,8 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     /// The number of a site, if it has one.
     fn find_site(&self, site: &Site) -> Result<Option<SiteId>, E>;
 
-    /// The number of a site, which it gets now if it had none. It keeps it at least as long as
-    /// anything stored names it.
+    /// The number of a site, which it gets now if it had none. It keeps it as long as anything
+    /// stored names it, and within a transaction. `u32::MAX` is given to none.
     fn site_id(&mut self, site: &Site) -> Result<SiteId, E>;
 
     /// The site of a number.
@@ -77,16 +81,24 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     /// Removes the impressions that can not match any more at `now`.
     fn remove_expired(&mut self, now: Timestamp) -> Result<(), E>;
 
-    /// Leaves nothing of a filter.
-    fn exhaust(&mut self, epoch: EpochIndex, filter: Filter) -> Result<(), E>;
+    /// Closes a conversion site up to and including an epoch, or further if it was: see
+    /// [`closed_until`](Self::closed_until).
+    fn close_site(&mut self, site: SiteId, until: EpochIndex) -> Result<(), E>;
 
-    /// Forgets everything about the epochs before `epoch`, which from then on pay nothing.
+    /// The last epoch in which no conversion of a site is to be measured, the user having cleared
+    /// its data.
+    fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, E>;
+
+    /// Forgets everything about the epochs before `epoch`, which from then on pay nothing: their
+    /// filters and caps, their impressions, sites closed until one of them, and objects paid for in
+    /// none but them.
     fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), E>;
 
-    /// Forgets what ended user actions were admitted to.
-    fn end_user_actions_before(&mut self, action: bigbird::UserAction) -> Result<(), E>;
+    /// Forgets the names of sites that nothing stored names: they tell where the user has been.
+    fn forget_unused_sites(&mut self) -> Result<(), E>;
 
-    /// Keeps an attribution object under a number.
+    /// Keeps an attribution object under a number, replacing what is there. Objects may be limited,
+    /// if one conversion site cannot displace another's.
     fn put_object(&mut self, id: u64, object: AttributionObject) -> Result<(), E>;
 
     /// The attribution object of a number.
@@ -99,6 +111,8 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
 /// What a user agent knows of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
+    /// How the store was set up; set when it is first opened.
+    pub setup: Option<Setup>,
     /// Whether the user lets the API work.
     pub enabled: bool,
     /// When epoch 0 begins; chosen when an epoch is first needed.
@@ -114,22 +128,54 @@ pub struct State {
     pub next_object: u64,
 }
 
-impl State {
-    /// The later of a moment and the latest at which anything was charged.
-    pub(crate) fn latest_of(&self, now: Timestamp) -> Timestamp {
-        self.latest.map_or(now, |latest| latest.max(now))
-    }
-}
-
 impl Default for State {
     fn default() -> Self {
         Self {
+            setup: None,
             enabled: true,
             epoch_start: None,
             last_clear: None,
             latest: None,
             next_user_action: 1,
             next_object: 1,
+        }
+    }
+}
+
+/// What must not change during the life of a store: it is what the stored numbers mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// How long an epoch is.
+    pub epoch_days: u32,
+    /// The capacity of each kind of filter.
+    pub capacities: Capacities,
+    /// How many sites a user action may involve.
+    pub domain_cap: Option<NonZeroU32>,
+}
+
+impl Setup {
+    /// How a configuration sets a store up.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            epoch_days: config.epoch_days,
+            capacities: *config.policy.capacities(),
+            domain_cap: config.policy.domain_cap(),
+        }
+    }
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epochs of {} days", self.epoch_days)?;
+        for kind in FilterKind::ALL {
+            let capacity = self.capacities.of(kind);
+            if capacity != Capacity::Unlimited {
+                write!(f, ", {kind} {capacity}")?;
+            }
+        }
+        match self.domain_cap {
+            Some(cap) => write!(f, ", domain cap {cap}"),
+            None => Ok(()),
         }
     }
 }

@@ -1,14 +1,26 @@
 //! What `big-bird` has beyond the draft: shared conversions, user actions, explanations.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use bigbird::{Cause, Fate, Filter, FilterKind, MicroEpsilon, Profile, SiteId, Timestamp};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use bigbird::attribution::Touch;
+use bigbird::{
+    Admission, AttributionObject, AttributionQuery, Cause, Changes, Check, CommitError, EpochIndex,
+    EventStore, Fate, Filter, FilterKind, Impression, LedgerStore, MicroEpsilon, Profile, Relevant,
+    SiteId, Timestamp, UserAction,
+};
 use bigbird_attribution::{
     AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
-    Randomness, SharedConversion, Storage, Transaction, UserAgent,
+    MemoryTransaction, Querier, Randomness, SharedConversion, Site, State, Storage, Transaction,
+    UserAgent,
 };
 
 const SERVICE: &str = "https://agg.example";
 
+#[derive(Debug)]
 struct Half;
 
 impl Randomness for Half {
@@ -33,9 +45,10 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn save(agent: &mut Agent, site: &str, by: Option<&str>, index: u32, seconds: i64) {
+    let Ok(action) = agent.begin_user_action(at(seconds));
     let call = Call {
         intermediary: by,
-        ..Call::new(site, at(seconds))
+        ..Call::new(site, at(seconds)).by(action)
     };
     let options = ImpressionOptions::new(index);
     agent.save_impression(&call, &options).unwrap();
@@ -73,10 +86,9 @@ fn take(agent: &mut Agent, conversion: SharedConversion, adtech: &str, seconds: 
 
 fn consumed(agent: &mut Agent, filter: impl Fn(SiteId) -> Filter, site: &str) -> u64 {
     let Ok(tx) = agent.storage_mut().begin();
-    let site = bigbird_attribution::Site::from_stored(site);
+    let site = Site::from_stored(site);
     let Ok(id) = tx.find_site(&site);
     let filter = filter(id.unwrap());
-    drop(tx);
     let views = agent.storage().ledger().epochs();
     let filters = views.flat_map(|view| view.filters());
     let of = filters.filter(|(other, _)| *other == filter);
@@ -152,43 +164,240 @@ fn the_draft_has_no_intermediary_queriers() {
     );
 }
 
-/// A user action of the browser is one of ours in each epoch, and ours are never used again.
+/// Ids of user actions are never used again, also after a restart and in another process.
 #[test]
 fn user_actions_are_numbered_anew_after_a_restart() {
     let mut agent = agent(Profile::BigBird);
-    let next = |agent: &mut Agent| {
-        let Ok(tx) = agent.storage_mut().begin();
-        let Ok(state) = tx.state();
-        state.next_user_action
-    };
-    let before = next(&mut agent);
-    for seconds in 1..4 {
-        let call = Call {
-            user_action: Some(7),
-            ..Call::new("news.example", at(seconds))
-        };
-        let options = ImpressionOptions::new(0);
-        agent.save_impression(&call, &options).unwrap();
+    let mut seen = BTreeSet::new();
+    for _ in 0..3_000 {
+        let Ok(action) = agent.begin_user_action(at(1));
+        assert!(seen.insert(action));
     }
-    assert_eq!(next(&mut agent), before + 1, "one action, one number");
     let config = agent.config().clone();
-    let mut restarted = UserAgent::new(config, agent.into_storage(), Half);
-    let call = Call {
-        user_action: Some(7),
-        ..Call::new("news.example", at(5))
-    };
-    restarted
-        .save_impression(&call, &ImpressionOptions::new(0))
-        .unwrap();
-    assert_eq!(
-        next(&mut restarted),
-        before + 2,
-        "another action of the same name"
+    let mut restarted = UserAgent::new(config, agent.into_storage(), Half).unwrap();
+    for _ in 0..10 {
+        let Ok(action) = restarted.begin_user_action(at(1));
+        assert!(seen.insert(action), "{action:?} again");
+    }
+}
+
+#[test]
+fn a_user_action_ends_with_its_epoch() {
+    let mut agent = agent(Profile::BigBird);
+    let Ok(action) = agent.begin_user_action(at(0));
+    assert_eq!(agent.continue_user_action(action, at(60)), Ok(action));
+    let later = at(8 * 86_400);
+    let Ok(next) = agent.continue_user_action(action, later);
+    assert_ne!(next, action);
+    // What an ended action saves is as if it were not known whose it is: nothing matches it.
+    let options_of = ImpressionOptions::new(0);
+    let late = Call::new("news.example", later).by(action);
+    agent.save_impression(&late, &options_of).unwrap();
+    let call = Call::new("shop.example", later).by(action);
+    let answer = agent.measure_conversion(&call, &options(0.1)).unwrap();
+    assert!(
+        answer
+            .report
+            .release(Timestamp(i64::MAX))
+            .unwrap()
+            .is_null()
     );
 }
 
+/// An embedder who forgets to say which user action it was gets one cap for all of them.
+#[test]
+fn calls_of_no_known_action_share_one_cap() {
+    let mut agent = agent(Profile::BigBird);
+    for site in 0..50 {
+        let site = format!("news-{site}.example");
+        let call = Call::new(&site, at(1));
+        agent
+            .save_impression(&call, &ImpressionOptions::new(0))
+            .unwrap();
+    }
+    assert_eq!(agent.storage().impression_count(), 2);
+}
+
+/// The stored numbers mean something else under other epochs or capacities.
+#[test]
+fn a_store_is_not_opened_with_another_setup() {
+    let config = Config::new(Profile::BigBird);
+    let agent = agent(Profile::BigBird);
+    let agent = UserAgent::new(config.clone(), agent.into_storage(), Half).unwrap();
+    let daily = Config {
+        epoch_days: 1,
+        ..config.clone()
+    };
+    let error = UserAgent::new(daily, agent.into_storage(), Half).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the store was set up with epochs of 7 days, querier budget 1, global budget 8, \
+         impression-site quota 2, conversion-site quota 1, domain cap 2, and cannot be used with \
+         epochs of 1 days, querier budget 1, global budget 8, impression-site quota 2, \
+         conversion-site quota 1, domain cap 2"
+    );
+}
+
+/// Whether two shares overlap follows from what they name: a site that one of them names and that
+/// nothing is stored of changes nothing.
+#[test]
+fn whether_shares_overlap_does_not_depend_on_what_is_stored() {
+    for stored in [false, true] {
+        let mut agent = agent(Profile::BigBird);
+        save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+        save(&mut agent, "blog.example", Some("adtech2.example"), 1, 2);
+        if stored {
+            save(&mut agent, "x.example", None, 2, 2);
+        }
+        let both = ["adtech.example", "adtech2.example"];
+        let call = Call::new("shop.example", at(3));
+        let everyones = ConversionOptions {
+            impression_callers: both.map(ToOwned::to_owned).to_vec(),
+            ..options(0.5)
+        };
+        let conversion = agent.attribute_shared(&call, &everyones, &both).unwrap();
+        let mut share = |adtech: &str, sites: [&str; 2]| {
+            let call = Call {
+                intermediary: Some(adtech),
+                ..Call::new("shop.example", at(4))
+            };
+            let options = ConversionOptions {
+                impression_sites: sites.map(ToOwned::to_owned).to_vec(),
+                ..options(0.5)
+            };
+            let answer = agent.share(conversion, &call, &options).unwrap();
+            let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
+            report.buckets().to_vec()
+        };
+        let first = share("adtech.example", ["news.example", "x.example"]);
+        let second = share("adtech2.example", ["blog.example", "y.example"]);
+        assert_eq!((first, second), (vec![2, 0, 0], vec![0, 2, 0]), "{stored}");
+    }
+}
+
+/// A site whose data the user cleared has no conversions any more: not for itself, not for an
+/// intermediary, not by a share that was paid for before; whatever the clock says later.
+#[test]
+fn a_cleared_site_is_closed_to_everyone() {
+    for profile in [Profile::BigBird, Profile::GlobalOnly] {
+        let mut agent = agent(profile);
+        save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+        let call = Call::new("shop.example", at(3));
+        let adtech = ["adtech.example"];
+        let conversion = agent
+            .attribute_shared(&call, &options(0.1), &adtech)
+            .unwrap();
+        let cleared = ["shop.example".to_owned()];
+        // With the clock more than a year ahead.
+        let ahead = at(400 * 86_400);
+        agent
+            .clear_browsing_history(&cleared, false, ahead)
+            .unwrap();
+        let intermediary = Call {
+            intermediary: Some("adtech.example"),
+            querier: Querier::Intermediary,
+            ..Call::new("shop.example", at(5))
+        };
+        for call in [Call::new("shop.example", at(4)), intermediary] {
+            let Ok(action) = agent.begin_user_action(call.now);
+            let answer = agent
+                .measure_conversion(&call.by(action), &options(0.1))
+                .unwrap();
+            assert!(
+                answer
+                    .report
+                    .release(Timestamp(i64::MAX))
+                    .unwrap()
+                    .is_null()
+            );
+        }
+        let share = agent
+            .share(conversion, &intermediary, &options(0.1))
+            .unwrap();
+        assert!(share.report.release(Timestamp(i64::MAX)).unwrap().is_null());
+        // Another site is not.
+        let Ok(action) = agent.begin_user_action(at(6));
+        let other = Call::new("other.example", at(6)).by(action);
+        let answer = agent.measure_conversion(&other, &options(0.1)).unwrap();
+        assert!(
+            !answer
+                .report
+                .release(Timestamp(i64::MAX))
+                .unwrap()
+                .is_null()
+        );
+    }
+}
+
+/// Forgetting visits leaves no name behind, not even of a site where nothing was ever found.
+#[test]
+fn forgetting_visits_leaves_no_names() {
+    let mut agent = agent(Profile::BigBird);
+    let Ok(action) = agent.begin_user_action(at(1));
+    let call = Call::new("secret.example", at(1)).by(action);
+    let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
+    assert_eq!(agent.storage().site_count(), 1);
+    agent.clear_browsing_history(&[], true, at(2)).unwrap();
+    assert_eq!(agent.storage().site_count(), 0);
+}
+
+/// A clock that is wrong once does not end the API.
+#[test]
+fn cleaning_up_at_the_wrong_time_is_not_for_good() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, 1);
+    let Ok(action) = agent.begin_user_action(at(2));
+    let call = Call::new("shop.example", at(2)).by(action);
+    let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
+    let Ok(()) = agent.maintain(at(80 * 365 * 86_400));
+    let next_month = 31 * 86_400;
+    save(&mut agent, "news.example", None, 0, next_month);
+    let Ok(action) = agent.begin_user_action(at(next_month + 1));
+    let call = Call::new("shop.example", at(next_month + 1)).by(action);
+    let answer = agent.measure_conversion(&call, &options(0.1)).unwrap();
+    assert!(
+        !answer
+            .report
+            .release(Timestamp(i64::MAX))
+            .unwrap()
+            .is_null()
+    );
+}
+
+/// A store that counts what is written.
+#[test]
+fn every_call_makes_one_write_of_the_same_form() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, 1);
+    let config = agent.config().clone();
+    let counting = Counting {
+        memory: agent.into_storage(),
+        writes: Rc::default(),
+    };
+    let writes = Rc::clone(&counting.writes);
+    let mut agent = UserAgent::new(config, counting, Half).unwrap();
+    let count = |agent: &mut UserAgent<Counting, Half>, site: &str, enabled: bool| {
+        let Ok(()) = agent.set_enabled(enabled);
+        let Ok(action) = agent.begin_user_action(at(2));
+        writes.take();
+        let call = Call::new(site, at(2)).by(action);
+        let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
+        writes.take()
+    };
+    let charged = count(&mut agent, "shop.example", true);
+    assert_eq!(charged, ["commit", "set_state", "finish"]);
+    assert_eq!(
+        count(&mut agent, "shop.example", false),
+        charged,
+        "disabled"
+    );
+    let Ok(()) = agent.clear_impressions_for_site("news.example");
+    assert_eq!(count(&mut agent, "shop.example", true), charged, "null");
+}
+
 fn explain(agent: &mut Agent, site: &str, seconds: i64, epsilon: f64) -> Explanation {
-    let call = Call::new(site, at(seconds));
+    let Ok(action) = agent.begin_user_action(at(seconds));
+    let call = Call::new(site, at(seconds)).by(action);
     agent.explain(&call, &options(epsilon)).unwrap()
 }
 
@@ -196,7 +405,8 @@ fn explain(agent: &mut Agent, site: &str, seconds: i64, epsilon: f64) -> Explana
 fn an_explanation_says_what_was_short_and_what_would_have_fitted() {
     let mut agent = agent(Profile::BigBird);
     save(&mut agent, "news.example", None, 1, 1);
-    let call = Call::new("shop.example", at(2));
+    let Ok(action) = agent.begin_user_action(at(2));
+    let call = Call::new("shop.example", at(2)).by(action);
     // Half of the value: 0.7 of 1 is spent.
     let _ = agent.measure_conversion(&call, &options(1.4)).unwrap();
     let before = consumed(&mut agent, |_| Filter::Global, "shop.example");
@@ -245,4 +455,112 @@ fn an_explanation_while_disabled_says_so() {
     let Ok(()) = agent.set_enabled(false);
     let explanation = explain(&mut agent, "shop.example", 3, 1.0);
     assert!(!explanation.enabled && explanation.report.is_null());
+}
+
+/// [`Memory`] with a list of what is written.
+struct Counting {
+    memory: Memory,
+    writes: Rc<RefCell<Vec<&'static str>>>,
+}
+
+struct CountingTransaction<'t> {
+    inner: MemoryTransaction<'t>,
+    writes: Rc<RefCell<Vec<&'static str>>>,
+}
+
+impl Storage for Counting {
+    type Error = Infallible;
+    type Transaction<'t> = CountingTransaction<'t>;
+
+    fn begin(&mut self) -> Result<CountingTransaction<'_>, Infallible> {
+        Ok(CountingTransaction {
+            inner: self.memory.begin()?,
+            writes: Rc::clone(&self.writes),
+        })
+    }
+}
+
+impl CountingTransaction<'_> {
+    fn wrote(&self, what: &'static str) {
+        self.writes.borrow_mut().push(what);
+    }
+}
+
+impl LedgerStore for CountingTransaction<'_> {
+    type Error = Infallible;
+
+    fn first_epoch(&self) -> Result<EpochIndex, Infallible> {
+        self.inner.first_epoch()
+    }
+
+    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), Infallible> {
+        self.inner.look_up(epoch, checks)
+    }
+
+    fn admission(
+        &self,
+        action: UserAction,
+        epoch: EpochIndex,
+        site: SiteId,
+    ) -> Result<Admission, Infallible> {
+        self.inner.admission(action, epoch, site)
+    }
+
+    fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<Infallible>> {
+        self.wrote("commit");
+        self.inner.commit(changes)
+    }
+}
+
+impl EventStore<AttributionQuery> for CountingTransaction<'_> {
+    type Error = Infallible;
+
+    fn find(
+        &self,
+        epoch: EpochIndex,
+        query: &AttributionQuery,
+        found: &mut Vec<Relevant<Touch>>,
+    ) -> Result<(), Infallible> {
+        self.inner.find(epoch, query, found)
+    }
+}
+
+/// Passes calls on.
+macro_rules! pass_on {
+    ($($name:ident($me:ty $(, $arg:ident: $ty:ty)*) -> $out:ty;)*) => {
+        $(fn $name(self: $me $(, $arg: $ty)*) -> Result<$out, Infallible> {
+            self.inner.$name($($arg),*)
+        })*
+    };
+}
+
+impl Transaction<Infallible> for CountingTransaction<'_> {
+    fn set_state(&mut self, state: &State) -> Result<(), Infallible> {
+        self.wrote("set_state");
+        self.inner.set_state(state)
+    }
+
+    fn finish(self) -> Result<(), Infallible> {
+        self.wrote("finish");
+        self.inner.finish()
+    }
+
+    pass_on! {
+        state(&Self) -> State;
+        find_site(&Self, site: &Site) -> Option<SiteId>;
+        site_id(&mut Self, site: &Site) -> SiteId;
+        site(&Self, id: SiteId) -> Option<Site>;
+        save_impression(&mut Self, epoch: EpochIndex, impression: &Impression<'_>) -> ();
+        hold_impression(&mut Self, impression: &Impression<'_>) -> ();
+        assign_epochs(&mut Self, start: Timestamp, period_ms: i64) -> ();
+        forget_site(&mut Self, site: SiteId) -> ();
+        remove_impressions(&mut Self, sites: Option<&[SiteId]>) -> ();
+        remove_expired(&mut Self, now: Timestamp) -> ();
+        close_site(&mut Self, site: SiteId, until: EpochIndex) -> ();
+        closed_until(&Self, site: SiteId) -> Option<EpochIndex>;
+        prune_before(&mut Self, epoch: EpochIndex) -> ();
+        forget_unused_sites(&mut Self) -> ();
+        put_object(&mut Self, id: u64, object: AttributionObject) -> ();
+        object(&Self, id: u64) -> Option<AttributionObject>;
+    }
 }

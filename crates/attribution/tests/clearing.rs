@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use bigbird::{Capacity, Fate, Filter, Profile, SiteId, Timestamp};
 use bigbird_attribution::{
-    Call, Config, ConversionOptions, ImpressionOptions, Memory, Querier, Randomness, UserAgent,
+    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, Querier, Randomness,
+    UserAgent,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
@@ -114,14 +115,25 @@ fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
     let mut agent = UserAgent::in_memory(config.clone(), Half);
     let mut now = 1_000_000 * HOUR;
     let mut charged = Charged::new();
+    let mut actions: BTreeMap<u64, Action> = BTreeMap::new();
+    // The user action of a number, or a new one.
+    let mut caused_by = |agent: &mut UserAgent<Memory, Half>, number: &Option<u64>, now| {
+        let known = number.and_then(|number| actions.get(&number).copied());
+        let Ok(action) = match known {
+            Some(action) => agent.continue_user_action(action, Timestamp(now)),
+            None => agent.begin_user_action(Timestamp(now)),
+        };
+        if let Some(number) = number {
+            actions.insert(*number, action);
+        }
+        action
+    };
     for step in &case.steps {
         match step {
             Step::Clock(hours) => now += hours * HOUR,
             Step::Save { site, action } => {
-                let call = Call {
-                    user_action: *action,
-                    ..Call::new(SITES[*site], Timestamp(now))
-                };
+                let action = caused_by(&mut agent, action, now);
+                let call = Call::new(SITES[*site], Timestamp(now)).by(action);
                 let options = ImpressionOptions::new(u32::try_from(*site).unwrap());
                 agent.save_impression(&call, &options).unwrap();
             }
@@ -135,14 +147,14 @@ fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
             } => {
                 let intermediary = intermediary.filter(|other| other != site);
                 let for_itself = *own && intermediary.is_some();
+                let action = caused_by(&mut agent, action, now);
                 let call = Call {
                     intermediary: intermediary.map(|site| SITES[site]),
-                    user_action: *action,
                     querier: match for_itself && case.profile == Profile::BigBird {
                         true => Querier::Intermediary,
                         false => Querier::ConversionSite,
                     },
-                    ..Call::new(SITES[*site], Timestamp(now))
+                    ..Call::new(SITES[*site], Timestamp(now)).by(action)
                 };
                 let options = ConversionOptions {
                     epsilon: *epsilon,

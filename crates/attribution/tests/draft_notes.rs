@@ -5,8 +5,8 @@ use std::convert::Infallible;
 
 use bigbird::{Capacities, Capacity, Cause, FilterKind, MicroEpsilon, Profile, Timestamp};
 use bigbird_attribution::{
-    Activation, AgentError, ApiError, Call, Config, ConversionOptions, ImpressionOptions,
-    Localhost, Memory, Randomness, Site, UserAgent, parse_save_impression,
+    Activation, AgentError, ApiError, Call, Config, ConversionOptions, EpochStart,
+    ImpressionOptions, Localhost, Memory, Randomness, Site, UserAgent, parse_save_impression,
 };
 
 const SERVICE: &str = "https://agg.example";
@@ -330,7 +330,9 @@ fn row_14_at_equal_priority_and_time_the_later_saved_comes_first() {
 
 #[test]
 fn row_15_forgetting_visits_removes_by_impression_site() {
-    let mut agent = agent();
+    // Before there are epochs, nothing else removes it.
+    let change = |config: &mut Config| config.epoch_start = EpochStart::FirstConversion;
+    let mut agent = agent_with(change, || 0.5);
     let for_a = ImpressionOptions {
         conversion_sites: vec!["a.example".to_owned()],
         ..ImpressionOptions::new(0)
@@ -393,7 +395,7 @@ fn row_17_a_page_cannot_tell_that_the_api_is_disabled() {
         let answers = calls.iter().map(|(site, options)| {
             let answer = agent.measure_conversion(&Call::new(site, at(2)), options);
             answer.map_err(|error| error.to_string()).map(|answer| {
-                let release_at = answer.report.release_at();
+                let release_at = answer.report.release_at(at(2));
                 let early = answer.report.clone().release(Timestamp(release_at.0 - 1));
                 assert!(early.is_err(), "held until it is time");
                 let report = answer.report.release(release_at).unwrap();
@@ -435,7 +437,10 @@ fn row_19_the_draft_counts_in_doubles_and_big_bird_exactly() {
             config.policy = builder.build().unwrap();
         };
         let mut agent = agent_with(change, || 0.5);
-        save(&mut agent, "news.example", 1, &ImpressionOptions::new(0));
+        let Ok(seen) = agent.begin_user_action(at(1));
+        let call = Call::new("news.example", at(1)).by(seen);
+        let impression = ImpressionOptions::new(0);
+        agent.save_impression(&call, &impression).unwrap();
         let options = ConversionOptions {
             value: 1,
             max_value: 5,

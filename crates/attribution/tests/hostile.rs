@@ -31,24 +31,24 @@ const FLOOD: u32 = 1_000_000;
 
 /// A million impressions from one site, a new advertiser and match value for each, while ten other
 /// sites have ten impressions each.
-fn flood(profile: Profile, with_epochs: bool) {
+fn flood(profile: Profile) {
     let _alone = ALONE.lock();
     let config = Config::new(profile).with_service(SERVICE);
     let limit = config.store_limits.impressions_per_epoch.get() as usize;
     let before = ALLOCATED.load(Ordering::Relaxed);
     let mut agent = UserAgent::in_memory(config, Half);
     let start = 1_700_000_000_000;
-    if with_epochs {
-        let _ = measure(&mut agent, "shop.example", start);
-    }
-    let save = |agent: &mut UserAgent<Memory, Half>, site: &str, ms, options: &_| {
-        let call = Call::new(site, Timestamp(start + ms));
+    let Ok(spam) = agent.begin_user_action(Timestamp(start));
+    let Ok(bought) = agent.begin_user_action(Timestamp(start));
+    let save = |agent: &mut UserAgent<Memory, Half>, site: &str, by, ms, options: &_| {
+        let call = Call::new(site, Timestamp(start + ms)).by(by);
         agent.save_impression(&call, options).unwrap();
     };
     for site in 0..10 {
+        let Ok(seen) = agent.begin_user_action(Timestamp(start));
         for index in 0..10 {
             let site = format!("honest-{site}.example");
-            save(&mut agent, &site, 0, &ImpressionOptions::new(index));
+            save(&mut agent, &site, seen, 0, &ImpressionOptions::new(index));
         }
     }
     for number in 0..FLOOD {
@@ -57,12 +57,8 @@ fn flood(profile: Profile, with_epochs: bool) {
             conversion_sites: vec![format!("victim-{number}.example")],
             ..ImpressionOptions::new(0)
         };
-        save(
-            &mut agent,
-            "spam.example",
-            i64::from(number / 1000),
-            &options,
-        );
+        let ms = i64::from(number / 1000);
+        save(&mut agent, "spam.example", spam, ms, &options);
     }
     assert!(agent.storage().impression_count() <= limit);
     // A number for each site that is named, twice as many before unused ones are swept out.
@@ -80,29 +76,74 @@ fn flood(profile: Profile, with_epochs: bool) {
             epsilon: 0.01,
             ..ConversionOptions::new(SERVICE, 10)
         };
-        let call = Call::new("shop.example", Timestamp(start + 2_000_000));
+        let call = Call::new("shop.example", Timestamp(start + 2_000_000)).by(bought);
         let answer = agent.measure_conversion(&call, &options).unwrap();
         let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
         assert_eq!(report.buckets(), [1; 10], "honest-{site}.example");
     }
 }
 
-fn measure(agent: &mut UserAgent<Memory, Half>, site: &str, now: i64) -> Vec<u32> {
-    let options = ConversionOptions::new(SERVICE, 4);
-    let call = Call::new(site, Timestamp(now));
-    let answer = agent.measure_conversion(&call, &options).unwrap();
-    let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
-    report.buckets().to_vec()
-}
-
 #[test]
 fn a_flood_fills_no_memory_and_displaces_no_one() {
-    flood(Profile::BigBird, true);
+    flood(Profile::BigBird);
 }
 
 #[test]
-fn a_flood_before_there_are_epochs_does_neither() {
-    flood(Profile::W3cDraft, false);
+fn nor_does_it_under_the_draft() {
+    flood(Profile::W3cDraft);
+}
+
+/// A shared conversion gives a limited number of shares, and a site that creates many displaces
+/// only its own.
+#[test]
+fn shared_conversions_are_limited_for_each_site() {
+    let config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let mut agent = UserAgent::in_memory(config, Half);
+    let now = Timestamp(1_700_000_000_000);
+    let Ok(seen) = agent.begin_user_action(now);
+    let ad = Call {
+        intermediary: Some("ads.example"),
+        ..Call::new("news.example", now).by(seen)
+    };
+    agent
+        .save_impression(&ad, &ImpressionOptions::new(0))
+        .unwrap();
+    let options = ConversionOptions {
+        epsilon: 0.01,
+        ..ConversionOptions::new(SERVICE, 2)
+    };
+    let ads = ["ads.example"];
+    let Ok(bought) = agent.begin_user_action(now);
+    let shop = Call::new("shop.example", now).by(bought);
+    let ours = agent.attribute_shared(&shop, &options, &ads).unwrap();
+    let Ok(action) = agent.begin_user_action(now);
+    let evil = Call::new("evil.example", now).by(action);
+    let mut theirs = Vec::new();
+    for _ in 0..5_000 {
+        theirs.push(agent.attribute_shared(&evil, &options, &ads).unwrap());
+    }
+    let from = |site| Call {
+        intermediary: Some("ads.example"),
+        ..Call::new(site, now)
+    };
+    let answer = agent.share(ours, &from("shop.example"), &options).unwrap();
+    let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
+    assert_eq!(report.buckets(), [1, 0]);
+    for match_value in 0..1_000 {
+        let options = ConversionOptions {
+            match_values: vec![match_value + 1],
+            ..options.clone()
+        };
+        let call = from("evil.example");
+        let answer = agent.share(theirs[4_999], &call, &options).unwrap();
+        assert!(
+            answer
+                .report
+                .release(Timestamp(i64::MAX))
+                .unwrap()
+                .is_null()
+        );
+    }
 }
 
 /// Conversions that name ever new sites leave nothing behind either.

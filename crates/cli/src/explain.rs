@@ -72,9 +72,7 @@ fn read(args: &Args) -> Result<Scenario, String> {
 /// Plays an event and writes what it did.
 fn tell(text: &mut String, player: &mut Player, event: &Event) -> std::fmt::Result {
     let before = budgets(player.agent.storage());
-    let explanation = event
-        .conversion()
-        .and_then(|(call, options)| player.agent.explain(&call, &options).ok());
+    let explanation = player.explain(event);
     let outcome = player.play(event);
     let after = budgets(player.agent.storage());
 
@@ -109,6 +107,9 @@ const MARGIN: &str = "              ";
 fn tell_why(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
     if !explanation.enabled {
         return writeln!(text, "{MARGIN}the API is disabled");
+    }
+    if let Some(epoch) = explanation.readable_from {
+        writeln!(text, "{MARGIN}what was before epoch {epoch} was cleared")?;
     }
     let matched = explanation.epochs.iter().any(|epoch| epoch.matched > 0);
     if !matched && explanation.cause.is_none() {

@@ -248,18 +248,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// Leaves nothing of a filter, as when the user cleared a site's data (the draft's section
-    /// Clearing Site Data). An unlimited filter and a pruned epoch have nothing to take.
-    pub fn exhaust(&mut self, epoch: EpochIndex, filter: Filter) {
-        if let Capacity::Finite(capacity) = self.capacities.of(filter.kind())
-            && !capacity.is_zero()
-            && let Some(record) = self.epochs.get_or_create(epoch)
-        {
-            let (at, _) = record.consumed.entry(filter.into(), capacity);
-            *record.consumed.value_mut(at) = capacity;
-        }
-    }
-
     /// Forgets the filters and caps of the epochs before `epoch`, which no request can reach any
     /// more. From then on those epochs pay nothing: forgetting must never refund.
     pub fn prune_before(&mut self, epoch: EpochIndex) {
@@ -688,20 +676,6 @@ mod tests {
         let view = ledger.epochs().next().unwrap();
         assert_eq!(view.filters(), []);
         assert_eq!(view.user_actions(), [UserAction(1)]);
-    }
-
-    #[test]
-    fn an_exhausted_filter_pays_nothing_more() {
-        let mut ledger = ledger();
-        let querier = Filter::Querier(SiteId(1));
-        ledger.charge(&[charge(querier, 300_000)]).unwrap();
-        ledger.exhaust(E, querier);
-        ledger.exhaust(E, Filter::Querier(SiteId(2)));
-        for site in [1, 2] {
-            let balance = ledger.balance(E, Filter::Querier(SiteId(site)));
-            assert_eq!(balance.consumed.get(), 1_000_000);
-        }
-        assert!(ledger.charge(&[charge(querier, 1)]).is_err());
     }
 
     #[test]

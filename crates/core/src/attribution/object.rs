@@ -102,6 +102,9 @@ impl Support {
 }
 
 impl AttributionObject {
+    /// How many shares an object gives: as many as it can have callers.
+    pub const MAX_SHARES: usize = AttributionQuery::MAX_CALLERS;
+
     /// Attributes a conversion once (the paper's `MeasureConversion`): runs the domain cap, charges
     /// the shared filters, and fixes the credit of each matching impression. The query names
     /// everyone who will share as its callers, and matches the impressions of all of them; its
@@ -261,6 +264,11 @@ impl AttributionObject {
             .chain(of_taken)
     }
 
+    /// The conversion site it is about.
+    pub fn conversion_site(&self) -> SiteId {
+        self.conversion_site
+    }
+
     /// The epochs in which it was paid for.
     pub fn epochs(&self) -> &[EpochIndex] {
         &self.epochs
@@ -274,6 +282,7 @@ impl AttributionObject {
         let caller = self.callers.iter().position(|other| other == caller)?;
         let support = Support::of(query);
         let fits = query.request.conversion_site == self.conversion_site
+            && self.taken.len() < Self::MAX_SHARES
             && Terms::of(query) == self.terms
             && !self.taken.iter().any(|taken| taken.overlaps(&support));
         fits.then_some((caller, support))

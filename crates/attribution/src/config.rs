@@ -1,0 +1,80 @@
+//! How a user agent is set up.
+
+use std::collections::BTreeMap;
+
+use bigbird::{Policy, Profile, StoreLimits};
+
+use crate::clock::DAY_MS;
+use crate::options::{AggregationProtocol, AggregationServices, Limits};
+use crate::site::Localhost;
+
+/// How a user agent is set up.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Capacities, cap and charging rules.
+    pub policy: Policy,
+    /// How much a page may ask for.
+    pub limits: Limits,
+    /// How long an epoch is, in days; at least 1.
+    pub epoch_days: u32,
+    /// The aggregation services there are.
+    pub aggregation_services: AggregationServices,
+    /// Whether localhost is a site, for development.
+    pub localhost: Localhost,
+    /// How long after the call an answer is released, in milliseconds: whether something was
+    /// charged must not show in time.
+    pub release_after_ms: i64,
+    /// How many impressions are kept.
+    pub store_limits: StoreLimits,
+    /// When the start of epochs is chosen.
+    pub epoch_start: EpochStart,
+}
+
+/// When the random start of epochs is chosen. A page cannot tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EpochStart {
+    /// With the first impression or conversion, so that every impression has an epoch from the
+    /// start, and limits are per epoch from the start.
+    #[default]
+    FirstUse,
+    /// With the first conversion, as the draft has it, if the profile has no user actions. For
+    /// recorded scenarios, which depend on the moment.
+    FirstConversion,
+}
+
+impl Config {
+    /// The draft's epochs of a week, with the policy of a profile and no aggregation service.
+    pub fn new(profile: Profile) -> Self {
+        Self {
+            policy: profile.policy(),
+            limits: Limits::default(),
+            epoch_days: 7,
+            aggregation_services: BTreeMap::new(),
+            localhost: Localhost::Refused,
+            release_after_ms: 100,
+            store_limits: StoreLimits::default(),
+            epoch_start: EpochStart::default(),
+        }
+    }
+
+    /// The same with one more aggregation service.
+    #[must_use]
+    pub fn with_service(mut self, url: impl Into<String>) -> Self {
+        let protocol = AggregationProtocol::Dap18Histogram;
+        self.aggregation_services.insert(url.into(), protocol);
+        self
+    }
+
+    pub(crate) fn period_ms(&self) -> i64 {
+        i64::from(self.epoch_days.max(1)) * DAY_MS
+    }
+}
+
+/// The random numbers of a user agent, in [0, 1).
+pub trait Randomness {
+    /// Where in the last epoch the first one began; drawn once in a device's life.
+    fn epoch_start(&mut self) -> f64;
+
+    /// How credit is rounded.
+    fn credit(&mut self) -> f64;
+}
