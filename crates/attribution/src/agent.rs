@@ -3,19 +3,19 @@
 use std::ops::Range;
 
 use bigbird::{
-    AttributionObject, AttributionQuery, Changes, Decision, EpochIndex, Histogram, Impression,
-    Timestamp, UserAction, Workspace, generate_report,
+    AttributionObject, AttributionQuery, Decision, EpochIndex, Histogram, Impression, Timestamp,
+    UserAction, Workspace, generate_report,
 };
 use thiserror::Error;
 
-use crate::call::{Action, Call, Caller, Querier};
+use crate::call::{Action, Call, Caller, Conversion, Querier};
 use crate::clock::days_after;
 use crate::config::{Config, EpochStart, Randomness};
 use crate::decoy::Decoy;
 use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::Explanation;
 use crate::memory::Memory;
-use crate::options::{ConversionOptions, ImpressionOptions, ValidConversion, ValidImpression};
+use crate::options::{ConversionOptions, ImpressionOptions, ValidImpression};
 use crate::release::Held;
 use crate::site::{Localhost, Site};
 use crate::storage::{Setup, State, Storage, Transaction};
@@ -122,25 +122,19 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn begin_user_action(&mut self, now: Timestamp) -> Result<Action, S::Error> {
-        let Self {
-            storage,
-            config,
-            randomness,
-            reserved,
-            ..
-        } = self;
-        let mut work = Work::new(storage.begin()?, config)?;
-        let epoch = work.clock(randomness, now)?.epoch(now);
+        let more = self.reserved.is_empty();
+        let mut work = self.begin()?;
+        let epoch = work.clock(now)?.epoch(now);
         let first = work.state.next_user_action;
-        let more = reserved.is_empty();
+        let end = first.saturating_add(RESERVED);
         if more {
-            work.state.next_user_action = first.saturating_add(RESERVED);
+            work.state.next_user_action = end;
         }
         work.finish()?;
         if more {
-            *reserved = first..first.saturating_add(RESERVED);
+            self.reserved = first..end;
         }
-        let id = UserAction(reserved.next().unwrap_or(u64::MAX));
+        let id = UserAction(self.reserved.next().unwrap_or(u64::MAX));
         Ok(Action { id, epoch })
     }
 
@@ -154,14 +148,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         action: Action,
         now: Timestamp,
     ) -> Result<Action, S::Error> {
-        let Self {
-            storage,
-            config,
-            randomness,
-            ..
-        } = self;
-        let mut work = Work::new(storage.begin()?, config)?;
-        let epoch = work.clock(randomness, now)?.epoch(now);
+        let mut work = self.begin()?;
+        let epoch = work.clock(now)?.epoch(now);
         work.finish()?;
         if action.epoch == epoch {
             return Ok(action);
@@ -213,18 +201,18 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
-        let (caller, valid) = self.validate(call, options)?;
+        let conversion = self.validate(call, options)?;
         let mut workspace = Workspace::default();
-        let measured = self.measure(call, &caller, options, &valid, &mut workspace);
+        let measured = self.measure(&conversion, &mut workspace);
         let (report, decision) = match measured.map_err(AgentError::Store)? {
             Measured::Enabled { charged } => {
-                self.decoy.pass(options, &valid, &self.config, !charged);
+                self.decoy.pass(&conversion, &self.config, !charged);
                 let (report, decision, _) = workspace.into_parts();
                 (report, decision)
             }
             Measured::Disabled => {
-                self.decoy.pass(options, &valid, &self.config, true);
-                let null = self.decoy.pass(options, &valid, &self.config, false);
+                self.decoy.pass(&conversion, &self.config, true);
+                let null = self.decoy.pass(&conversion, &self.config, false);
                 (null, Decision::default())
             }
         };
@@ -256,9 +244,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Explanation, AgentError<S::Error>> {
-        let (caller, valid) = self.validate(call, options)?;
-        self.dry_run(call, &caller, options, &valid)
-            .map_err(AgentError::Store)
+        let conversion = self.validate(call, options)?;
+        self.dry_run(&conversion).map_err(AgentError::Store)
     }
 
     /// Creates the attribution object of a conversion that several intermediaries share, each as
@@ -273,7 +260,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
         participants: &[&str],
     ) -> Result<SharedConversion, AgentError<S::Error>> {
-        let (caller, valid) = self.validate(call, options)?;
+        let conversion = self.validate(call, options)?;
         self.check_querier(Querier::Intermediary, true)?;
         let most = AttributionQuery::MAX_CALLERS;
         if !(1..=most).contains(&participants.len()) {
@@ -286,10 +273,10 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             .map(|site| Site::parse(site, self.config.localhost))
             .collect();
         let participants = participants.map_err(ApiError::from)?;
-        let created = self.create_shared(call, &caller, options, &valid, &participants);
-        let (conversion, charged) = created.map_err(AgentError::Store)?;
-        self.decoy.pass(options, &valid, &self.config, !charged);
-        Ok(conversion)
+        let created = self.create_shared(&conversion, &participants);
+        let (shared, charged) = created.map_err(AgentError::Store)?;
+        self.decoy.pass(&conversion, &self.config, !charged);
+        Ok(shared)
     }
 
     /// Gives an intermediary its share of a shared conversion: the credit of the impressions its
@@ -299,7 +286,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// If the call is invalid, the profile has no intermediaries as queriers, or the store failed.
     pub fn share(
         &mut self,
-        conversion: SharedConversion,
+        shared: SharedConversion,
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
@@ -307,8 +294,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             querier: Querier::Intermediary,
             ..*call
         };
-        let (caller, valid) = self.validate(call, options)?;
-        let taken = self.take_share(conversion, call, &caller, options, &valid);
+        let conversion = self.validate(call, options)?;
+        let taken = self.take_share(shared, &conversion);
         let (report, decision) = taken.map_err(AgentError::Store)?;
         Ok(self.answer(call, report, decision))
     }
@@ -400,8 +387,9 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         }
     }
 
-    fn begin(&mut self) -> Result<Work<'_, S::Transaction<'_>, S::Error>, S::Error> {
-        Work::new(self.storage.begin()?, &self.config)
+    /// Begins a transaction.
+    fn begin(&mut self) -> Result<Work<'_, S::Transaction<'_>, S::Error, R>, S::Error> {
+        Work::new(self.storage.begin()?, &self.config, &mut self.randomness)
     }
 
     fn validate_impression(
@@ -415,12 +403,12 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Ok((caller, valid))
     }
 
-    /// The parts of a conversion call, checked in the draft's order.
-    fn validate(
+    /// Checks a conversion call, in the draft's order.
+    fn validate<'a>(
         &self,
-        call: &Call<'_>,
-        options: &ConversionOptions,
-    ) -> Result<(Caller, ValidConversion), ApiError> {
+        call: &Call<'a>,
+        options: &'a ConversionOptions,
+    ) -> Result<Conversion<'a>, ApiError> {
         let caller = Caller::parse(call, self.config.localhost)?;
         self.check_querier(call.querier, caller.intermediary.is_some())?;
         let valid = self.config.limits.validate_conversion(
@@ -428,7 +416,12 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             &self.config.aggregation_services,
             self.config.localhost,
         )?;
-        Ok((caller, valid))
+        Ok(Conversion {
+            call: *call,
+            caller,
+            options,
+            valid,
+        })
     }
 
     fn check_querier(&self, querier: Querier, intermediary: bool) -> Result<(), ApiError> {
@@ -448,13 +441,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ImpressionOptions,
         valid: &ValidImpression,
     ) -> Result<(), S::Error> {
-        let Self {
-            storage,
-            config,
-            randomness,
-            ..
-        } = self;
-        let mut work = Work::new(storage.begin()?, config)?;
+        let mut work = self.begin()?;
         if !work.state.enabled {
             return work.finish();
         }
@@ -477,14 +464,14 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             conversion_sites: &conversion_sites,
             conversion_callers: &conversion_callers,
         };
-        let policy = &config.policy;
+        let policy = &work.config.policy;
         let has_actions = policy.domain_cap().is_some() || !policy.matches_own_action();
-        let later = config.epoch_start == EpochStart::FirstConversion && !has_actions;
+        let later = work.config.epoch_start == EpochStart::FirstConversion && !has_actions;
         if later && work.state.epoch_start.is_none() {
             work.tx.hold_impression(&impression)?;
             return work.finish();
         }
-        let epoch = work.clock(randomness, call.now)?.epoch(call.now);
+        let epoch = work.clock(call.now)?.epoch(call.now);
         impression.user_action = call.action_id(epoch);
         // What cannot be admitted is dropped, and the page does not learn of it.
         if work.admit(impression.user_action, epoch, site)? {
@@ -496,37 +483,21 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// The pass over the device.
     fn measure(
         &mut self,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ConversionOptions,
-        valid: &ValidConversion,
+        conversion: &Conversion<'_>,
         workspace: &mut Workspace<AttributionQuery>,
     ) -> Result<Measured, S::Error> {
-        let Self {
-            storage,
-            config,
-            randomness,
-            ..
-        } = self;
-        let mut work = Work::new(storage.begin()?, config)?;
+        let now = conversion.call.now;
+        let mut work = self.begin()?;
         if !work.state.enabled {
-            // The same write as when nothing is charged.
-            work.commit(&Changes::default())?;
-            work.finish()?;
+            work.finish_uncharged()?;
             return Ok(Measured::Disabled);
         }
-        let clock = work.clock(randomness, call.now)?;
-        let query = work.query(clock, call, caller, options, valid)?;
-        let mut draw = || randomness.credit();
-        generate_report(
-            &config.policy,
-            &work.tx,
-            &work.tx,
-            &query,
-            &mut draw,
-            workspace,
-        )?;
-        let charged = work.commit_for(workspace.changes(), call.now)?;
+        let clock = work.clock(now)?;
+        let query = work.query(clock, conversion)?;
+        let (policy, tx) = (&work.config.policy, &work.tx);
+        let mut draw = || work.randomness.credit();
+        generate_report(policy, tx, tx, &query, &mut draw, workspace)?;
+        let charged = work.commit_for(workspace.changes(), now)?;
         if !charged.committed {
             // Not possible within one transaction; if it were, nothing would be released.
             workspace.make_null(&query);
@@ -537,27 +508,15 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         })
     }
 
-    fn dry_run(
-        &mut self,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ConversionOptions,
-        valid: &ValidConversion,
-    ) -> Result<Explanation, S::Error> {
-        let Self {
-            storage,
-            config,
-            randomness,
-            ..
-        } = self;
-        let mut work = Work::new(storage.begin()?, config)?;
+    fn dry_run(&mut self, conversion: &Conversion<'_>) -> Result<Explanation, S::Error> {
+        let mut work = self.begin()?;
         if !work.state.enabled {
-            return Ok(Explanation::disabled(options.histogram_size));
+            return Ok(Explanation::disabled(conversion.options.histogram_size));
         }
-        let clock = work.clock(randomness, call.now)?;
-        let query = work.query(clock, call, caller, options, valid)?;
-        let mut draw = || randomness.credit();
-        let explanation = Explanation::of(&config.policy, &work.tx, &query, &mut draw)?;
+        let clock = work.clock(conversion.call.now)?;
+        let query = work.query(clock, conversion)?;
+        let mut draw = || work.randomness.credit();
+        let explanation = Explanation::of(&work.config.policy, &work.tx, &query, &mut draw)?;
         work.finish()?;
         Ok(explanation)
     }
@@ -565,34 +524,24 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// The shared conversion, and whether anything was charged for it.
     fn create_shared(
         &mut self,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ConversionOptions,
-        valid: &ValidConversion,
+        conversion: &Conversion<'_>,
         participants: &[Site],
     ) -> Result<(SharedConversion, bool), S::Error> {
-        let Self {
-            storage,
-            config,
-            randomness,
-            ..
-        } = self;
-        let mut work = Work::new(storage.begin()?, config)?;
+        let now = conversion.call.now;
+        let mut work = self.begin()?;
         let id = work.state.next_object;
         work.state.next_object = id.saturating_add(1);
         if !work.state.enabled {
-            work.commit(&Changes::default())?;
-            work.finish()?;
+            work.finish_uncharged()?;
             return Ok((SharedConversion(id), false));
         }
-        let clock = work.clock(randomness, call.now)?;
-        let mut query = work.query(clock, call, caller, options, valid)?;
+        let clock = work.clock(now)?;
+        let mut query = work.query(clock, conversion)?;
         query.set_callers(work.site_ids(participants)?);
-        let mut draw = || randomness.credit();
-        let tx = &work.tx;
-        let (object, _, changes) =
-            AttributionObject::create(&config.policy, tx, tx, &query, &mut draw)?;
-        let charged = work.commit_for(&changes, call.now)?;
+        let (policy, tx) = (&work.config.policy, &work.tx);
+        let mut draw = || work.randomness.credit();
+        let (object, _, changes) = AttributionObject::create(policy, tx, tx, &query, &mut draw)?;
+        let charged = work.commit_for(&changes, now)?;
         if charged.committed {
             work.tx.put_object(id, object)?;
         }
@@ -602,39 +551,35 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
 
     fn take_share(
         &mut self,
-        conversion: SharedConversion,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ConversionOptions,
-        valid: &ValidConversion,
+        shared: SharedConversion,
+        conversion: &Conversion<'_>,
     ) -> Result<(Histogram, Decision), S::Error> {
         let mut work = self.begin()?;
-        let null = (Histogram::null(options.histogram_size), Decision::default());
-        let stored = work.tx.object(conversion.0)?;
+        let size = conversion.options.histogram_size;
+        let null = (Histogram::null(size), Decision::default());
+        let stored = work.tx.object(shared.0)?;
         let (Some(mut object), Some(clock), true) =
             (stored, work.known_clock(), work.state.enabled)
         else {
-            work.commit(&Changes::default())?;
-            work.finish()?;
+            work.finish_uncharged()?;
             return Ok(null);
         };
         // Sites that nothing is stored of get numbers too: whether two shares overlap must follow
         // from what they name, not from what is stored.
-        work.number_sites(valid)?;
-        let query = work.query(clock, call, caller, options, valid)?;
+        work.number_sites(conversion)?;
+        let query = work.query(clock, conversion)?;
         // A site that the user cleared since has no conversions any more.
-        let readable = work.readable_from(clock, call, caller)?;
+        let readable = work.readable_from(clock, conversion)?;
         if object.epochs().iter().any(|epoch| *epoch < readable) {
-            work.commit(&Changes::default())?;
-            work.finish()?;
+            work.finish_uncharged()?;
             return Ok(null);
         }
         let (outcome, changes) = object.share(&work.config.policy, &work.tx, &query)?;
-        let charged = work.commit_for(&changes, call.now)?;
+        let charged = work.commit_for(&changes, conversion.call.now)?;
         if !charged.committed {
             return Ok(null);
         }
-        work.tx.put_object(conversion.0, object)?;
+        work.tx.put_object(shared.0, object)?;
         work.finish()?;
         Ok((outcome.report, outcome.decision))
     }
@@ -664,16 +609,10 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// Clearing without `forget_visits`: no conversion of the sites is measured any more, whoever
     /// asks, in any epoch up to now.
     fn close_sites(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
-        let Self {
-            storage,
-            config,
-            randomness,
-            ..
-        } = self;
-        let mut work = Work::new(storage.begin()?, config)?;
+        let mut work = self.begin()?;
         // The draft looks at the oldest epoch first, which chooses the start of epochs.
         let oldest = work.oldest(now);
-        let clock = work.clock(randomness, oldest)?;
+        let clock = work.clock(oldest)?;
         let until = clock.epoch(work.state.latest_of(now));
         for site in work.site_ids(sites)? {
             work.tx.close_site(site, until)?;

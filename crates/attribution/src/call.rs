@@ -3,6 +3,7 @@
 use bigbird::{EpochIndex, Timestamp, UserAction};
 
 use crate::error::ApiError;
+use crate::options::{ConversionOptions, ValidConversion};
 use crate::site::{Localhost, Site};
 
 /// Who calls, from where, when, and why.
@@ -91,4 +92,13 @@ impl Caller {
             site,
         })
     }
+}
+
+/// A conversion call that passed validation.
+#[derive(Debug, Clone)]
+pub(crate) struct Conversion<'a> {
+    pub(crate) call: Call<'a>,
+    pub(crate) caller: Caller,
+    pub(crate) options: &'a ConversionOptions,
+    pub(crate) valid: ValidConversion,
 }

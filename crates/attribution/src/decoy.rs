@@ -11,9 +11,9 @@ use bigbird::{
     generate_report,
 };
 
+use crate::call::Conversion;
 use crate::clock::DAY_MS;
 use crate::config::Config;
-use crate::options::{ConversionOptions, ValidConversion};
 
 #[derive(Debug)]
 pub(crate) struct Decoy {
@@ -62,8 +62,7 @@ impl Decoy {
     /// One pass with the measure of a request; its report is of no use unless it is null.
     pub(crate) fn pass(
         &mut self,
-        options: &ConversionOptions,
-        valid: &ValidConversion,
+        Conversion { options, valid, .. }: &Conversion<'_>,
         config: &Config,
         charged: bool,
     ) -> Histogram {

@@ -7,18 +7,18 @@ use bigbird::{
     MicroEpsilon, Request, SiteId, Timestamp, UserAction, Window,
 };
 
-use crate::call::{Call, Caller, Querier};
+use crate::call::{Conversion, Querier};
 use crate::clock::{EpochClock, days_before};
 use crate::config::{Config, Randomness};
-use crate::options::{ConversionOptions, ValidConversion};
 use crate::site::Site;
 use crate::storage::{State, Transaction};
 
 /// A transaction under way, with the user agent's state as it will be when it ends.
-pub(crate) struct Work<'c, T, E> {
+pub(crate) struct Work<'a, T, E, R> {
     pub(crate) tx: T,
     pub(crate) state: State,
-    pub(crate) config: &'c Config,
+    pub(crate) config: &'a Config,
+    pub(crate) randomness: &'a mut R,
     error: PhantomData<E>,
 }
 
@@ -31,12 +31,13 @@ pub(crate) struct Charged {
     pub(crate) anything: bool,
 }
 
-impl<'c, T: Transaction<E>, E> Work<'c, T, E> {
-    pub(crate) fn new(tx: T, config: &'c Config) -> Result<Self, E> {
+impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
+    pub(crate) fn new(tx: T, config: &'a Config, randomness: &'a mut R) -> Result<Self, E> {
         Ok(Self {
             state: tx.state()?,
             tx,
             config,
+            randomness,
             error: PhantomData,
         })
     }
@@ -55,16 +56,13 @@ impl<'c, T: Transaction<E>, E> Work<'c, T, E> {
     }
 
     /// The clock of epochs, whose start is chosen now if it was not yet.
-    pub(crate) fn clock(
-        &mut self,
-        randomness: &mut impl Randomness,
-        moment: Timestamp,
-    ) -> Result<EpochClock, E> {
+    pub(crate) fn clock(&mut self, moment: Timestamp) -> Result<EpochClock, E> {
         if let Some(clock) = self.known_clock() {
             return Ok(clock);
         }
         let period_ms = self.config.period_ms();
-        let start = EpochClock::random_start(moment, randomness.epoch_start(), period_ms);
+        let fraction = self.randomness.epoch_start();
+        let start = EpochClock::random_start(moment, fraction, period_ms);
         self.state.epoch_start = Some(start);
         self.tx.assign_epochs(start, period_ms)?;
         Ok(EpochClock { start, period_ms })
@@ -90,8 +88,7 @@ impl<'c, T: Transaction<E>, E> Work<'c, T, E> {
     pub(crate) fn readable_from(
         &mut self,
         clock: EpochClock,
-        call: &Call<'_>,
-        caller: &Caller,
+        Conversion { call, caller, .. }: &Conversion<'_>,
     ) -> Result<EpochIndex, E> {
         let mut readable = self.starting_epoch(clock, call.now);
         if self.config.policy.matches_own_action() {
@@ -114,12 +111,15 @@ impl<'c, T: Transaction<E>, E> Work<'c, T, E> {
     pub(crate) fn query(
         &mut self,
         clock: EpochClock,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ConversionOptions,
-        valid: &ValidConversion,
+        conversion: &Conversion<'_>,
     ) -> Result<AttributionQuery, E> {
-        let readable = self.readable_from(clock, call, caller)?;
+        let Conversion {
+            call,
+            caller,
+            options,
+            valid,
+        } = conversion;
+        let readable = self.readable_from(clock, conversion)?;
         let conversion_site = self.tx.site_id(&caller.site)?;
         let caller_id = match &caller.intermediary {
             Some(intermediary) => self.tx.site_id(intermediary)?,
@@ -180,9 +180,9 @@ impl<'c, T: Transaction<E>, E> Work<'c, T, E> {
     }
 
     /// Gives a number to every site that the options name.
-    pub(crate) fn number_sites(&mut self, valid: &ValidConversion) -> Result<(), E> {
-        self.site_ids(&valid.impression_sites)?;
-        self.site_ids(&valid.impression_callers)?;
+    pub(crate) fn number_sites(&mut self, conversion: &Conversion<'_>) -> Result<(), E> {
+        self.site_ids(&conversion.valid.impression_sites)?;
+        self.site_ids(&conversion.valid.impression_callers)?;
         Ok(())
     }
 
@@ -229,6 +229,12 @@ impl<'c, T: Transaction<E>, E> Work<'c, T, E> {
             committed: self.commit(changes)?,
             anything,
         })
+    }
+
+    /// Ends the transaction having charged nothing, with the same write as if something had been.
+    pub(crate) fn finish_uncharged(mut self) -> Result<(), E> {
+        self.commit(&Changes::default())?;
+        self.finish()
     }
 
     /// Commits changes; false if they were refused, which cannot happen within one transaction.

@@ -1,6 +1,8 @@
 //! What `big-bird` has beyond the draft: shared conversions, user actions, explanations.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod common;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -14,35 +16,9 @@ use bigbird::{
 };
 use bigbird_attribution::{
     AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
-    MemoryTransaction, Querier, Randomness, SharedConversion, Site, State, Storage, Transaction,
-    UserAgent,
+    MemoryTransaction, Querier, SharedConversion, Site, State, Storage, Transaction, UserAgent,
 };
-
-const SERVICE: &str = "https://agg.example";
-
-#[derive(Debug)]
-struct Half;
-
-impl Randomness for Half {
-    fn epoch_start(&mut self) -> f64 {
-        0.5
-    }
-
-    fn credit(&mut self) -> f64 {
-        0.5
-    }
-}
-
-type Agent = UserAgent<Memory, Half>;
-
-fn agent(profile: Profile) -> Agent {
-    let config = Config::new(profile).with_service(SERVICE);
-    UserAgent::in_memory(config, Half)
-}
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp(seconds * 1000)
-}
+use common::{Agent, Half, SERVICE, agent, at, measure, released};
 
 fn save(agent: &mut Agent, site: &str, by: Option<&str>, index: u32, seconds: i64) {
     let Ok(action) = agent.begin_user_action(at(seconds));
@@ -77,11 +53,8 @@ fn take(agent: &mut Agent, conversion: SharedConversion, adtech: &str, seconds: 
         intermediary: Some(adtech),
         ..Call::new("shop.example", at(seconds))
     };
-    let answer = agent
-        .share(conversion, &call, &own_ads(adtech, 0.5))
-        .unwrap();
-    let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
-    report.buckets().to_vec()
+    let answer = agent.share(conversion, &call, &own_ads(adtech, 0.5));
+    released(answer.unwrap())
 }
 
 fn consumed(agent: &mut Agent, filter: impl Fn(SiteId) -> Filter, site: &str) -> u64 {
@@ -194,14 +167,8 @@ fn a_user_action_ends_with_its_epoch() {
     let late = Call::new("news.example", later).by(action);
     agent.save_impression(&late, &options_of).unwrap();
     let call = Call::new("shop.example", later).by(action);
-    let answer = agent.measure_conversion(&call, &options(0.1)).unwrap();
-    assert!(
-        answer
-            .report
-            .release(Timestamp(i64::MAX))
-            .unwrap()
-            .is_null()
-    );
+    let answer = agent.measure_conversion(&call, &options(0.1));
+    assert_eq!(released(answer.unwrap()), [0, 0, 0]);
 }
 
 /// An embedder who forgets to say which user action it was gets one cap for all of them.
@@ -265,9 +232,7 @@ fn whether_shares_overlap_does_not_depend_on_what_is_stored() {
                 impression_sites: sites.map(ToOwned::to_owned).to_vec(),
                 ..options(0.5)
             };
-            let answer = agent.share(conversion, &call, &options).unwrap();
-            let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
-            report.buckets().to_vec()
+            released(agent.share(conversion, &call, &options).unwrap())
         };
         let first = share("adtech.example", ["news.example", "x.example"]);
         let second = share("adtech2.example", ["blog.example", "y.example"]);
@@ -299,33 +264,13 @@ fn a_cleared_site_is_closed_to_everyone() {
             ..Call::new("shop.example", at(5))
         };
         for call in [Call::new("shop.example", at(4)), intermediary] {
-            let Ok(action) = agent.begin_user_action(call.now);
-            let answer = agent
-                .measure_conversion(&call.by(action), &options(0.1))
-                .unwrap();
-            assert!(
-                answer
-                    .report
-                    .release(Timestamp(i64::MAX))
-                    .unwrap()
-                    .is_null()
-            );
+            assert_eq!(measure(&mut agent, &call, &options(0.1)), [0, 0, 0]);
         }
-        let share = agent
-            .share(conversion, &intermediary, &options(0.1))
-            .unwrap();
-        assert!(share.report.release(Timestamp(i64::MAX)).unwrap().is_null());
+        let share = agent.share(conversion, &intermediary, &options(0.1));
+        assert_eq!(released(share.unwrap()), [0, 0, 0]);
         // Another site is not.
-        let Ok(action) = agent.begin_user_action(at(6));
-        let other = Call::new("other.example", at(6)).by(action);
-        let answer = agent.measure_conversion(&other, &options(0.1)).unwrap();
-        assert!(
-            !answer
-                .report
-                .release(Timestamp(i64::MAX))
-                .unwrap()
-                .is_null()
-        );
+        let other = Call::new("other.example", at(6));
+        assert_eq!(measure(&mut agent, &other, &options(0.1)), [4, 0, 0]);
     }
 }
 
@@ -352,16 +297,8 @@ fn cleaning_up_at_the_wrong_time_is_not_for_good() {
     let Ok(()) = agent.maintain(at(80 * 365 * 86_400));
     let next_month = 31 * 86_400;
     save(&mut agent, "news.example", None, 0, next_month);
-    let Ok(action) = agent.begin_user_action(at(next_month + 1));
-    let call = Call::new("shop.example", at(next_month + 1)).by(action);
-    let answer = agent.measure_conversion(&call, &options(0.1)).unwrap();
-    assert!(
-        !answer
-            .report
-            .release(Timestamp(i64::MAX))
-            .unwrap()
-            .is_null()
-    );
+    let call = Call::new("shop.example", at(next_month + 1));
+    assert_eq!(measure(&mut agent, &call, &options(0.1)), [4, 0, 0]);
 }
 
 /// A store that counts what is written.

@@ -6,31 +6,20 @@
 //! everything, as one might think is right, is caught.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::BTreeMap;
 
 use bigbird::{Capacity, Fate, Filter, Profile, SiteId, Timestamp};
 use bigbird_attribution::{
-    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, Querier, Randomness,
-    UserAgent,
+    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, Querier, UserAgent,
 };
+use common::{Agent, Half, SERVICE};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
-const SERVICE: &str = "https://agg.example";
 const SITES: [&str; 4] = ["a.example", "b.example", "c.example", "d.example"];
 const HOUR: i64 = 3_600_000;
-
-struct Half;
-
-impl Randomness for Half {
-    fn epoch_start(&mut self) -> f64 {
-        0.5
-    }
-
-    fn credit(&mut self) -> f64 {
-        0.5
-    }
-}
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -117,7 +106,7 @@ fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
     let mut charged = Charged::new();
     let mut actions: BTreeMap<u64, Action> = BTreeMap::new();
     // The user action of a number, or a new one.
-    let mut caused_by = |agent: &mut UserAgent<Memory, Half>, number: &Option<u64>, now| {
+    let mut caused_by = |agent: &mut Agent, number: &Option<u64>, now| {
         let known = number.and_then(|number| actions.get(&number).copied());
         let Ok(action) = match known {
             Some(action) => agent.continue_user_action(action, Timestamp(now)),

@@ -1,15 +1,17 @@
 //! Each row of `docs/draft-notes.md`: where the draft or its simulator is wrong or silent.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod common;
+
 use std::convert::Infallible;
 
-use bigbird::{Capacities, Capacity, Cause, FilterKind, MicroEpsilon, Profile, Timestamp};
+use bigbird::{Capacities, Capacity, Cause, Filter, FilterKind, MicroEpsilon, Profile, Timestamp};
 use bigbird_attribution::{
     Activation, AgentError, ApiError, Call, Config, ConversionOptions, EpochStart,
     ImpressionOptions, Localhost, Memory, Randomness, Site, UserAgent, parse_save_impression,
 };
+use common::{SERVICE, at, released};
 
-const SERVICE: &str = "https://agg.example";
 const DAY: i64 = 86_400;
 
 /// Random numbers in a fixed sequence.
@@ -58,10 +60,6 @@ fn capacities(querier: f64, global: f64, impression_site: f64) -> impl FnOnce(&m
     }
 }
 
-fn at(seconds: i64) -> Timestamp {
-    Timestamp(seconds * 1000)
-}
-
 fn save(agent: &mut Agent, site: &str, seconds: i64, options: &ImpressionOptions) {
     let call = Call::new(site, at(seconds));
     agent.save_impression(&call, options).unwrap();
@@ -83,8 +81,8 @@ fn measure(
     let call = Call::new(site, at(seconds));
     match agent.measure_conversion(&call, options) {
         Ok(answer) => {
-            let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
-            Ok((report.buckets().to_vec(), answer.decision.first_cause()))
+            let cause = answer.decision.first_cause();
+            Ok((released(answer), cause))
         }
         Err(AgentError::Api(error)) => Err(error),
         Err(AgentError::Store(never)) => {
@@ -499,4 +497,67 @@ fn row_21_clearing_with_a_clock_that_is_behind_gives_nothing_back() {
 fn row_22_a_clock_that_starts_at_zero_counts_as_activated() {
     assert!(Activation::new(5_000).check(at(5)).is_ok());
     assert!(Activation::new(5_000).check(at(6)).is_err());
+}
+
+#[test]
+fn row_23_empty_labels_are_no_site() {
+    for host in ["a..example.com", ".example.com", "example.com..", "."] {
+        assert!(Site::parse(host, Localhost::Refused).is_err(), "{host}");
+    }
+}
+
+#[test]
+fn row_24_hosts_have_a_longest_length() {
+    let host = format!("{}.example", "a".repeat(300));
+    let options = ImpressionOptions {
+        conversion_sites: vec![host],
+        ..ImpressionOptions::new(0)
+    };
+    let refused = agent().save_impression(&Call::new("news.example", at(1)), &options);
+    let Err(AgentError::Api(error)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(error.name(), "SyntaxError");
+}
+
+/// Of a site whose data was cleared, a report that says nothing: under the draft the others still
+/// pay for it; elsewhere nobody does.
+#[test]
+fn row_25_a_cleared_site_still_charges_the_others_under_the_draft() {
+    for (profile, spent) in [(Profile::W3cDraft, 500_000), (Profile::BigBird, 0)] {
+        let change = move |config: &mut Config| config.policy = profile.policy();
+        let mut agent = agent_with(change, || 0.5);
+        let Ok(seen) = agent.begin_user_action(at(1));
+        let call = Call::new("news.example", at(1)).by(seen);
+        let outside = ImpressionOptions::new(9);
+        agent.save_impression(&call, &outside).unwrap();
+        let cleared = ["a.example".to_owned()];
+        agent
+            .clear_browsing_history(&cleared, false, at(2))
+            .unwrap();
+        let one_day = ConversionOptions {
+            lookback_days: Some(1),
+            ..options(0.5)
+        };
+        assert_eq!(histogram(&mut agent, "a.example", 3, &one_day), [0, 0, 0]);
+        let views = agent.storage().ledger().epochs();
+        let filters = views.flat_map(|view| view.filters());
+        let global = filters.filter(|(filter, _)| *filter == Filter::Global);
+        let consumed: u64 = global.map(|(_, balance)| balance.consumed.get()).sum();
+        assert_eq!(consumed, spent, "{profile}");
+    }
+}
+
+#[test]
+fn row_26_epochs_begin_with_the_first_use_unless_told_otherwise() {
+    for (start, assigned) in [(EpochStart::FirstUse, 1), (EpochStart::FirstConversion, 0)] {
+        let mut agent = agent_with(move |config| config.epoch_start = start, || 0.5);
+        save(&mut agent, "news.example", 1, &ImpressionOptions::new(0));
+        assert_eq!(agent.storage().impressions().len(), assigned);
+        assert_eq!(agent.storage().impression_count(), 1);
+        assert_eq!(
+            histogram(&mut agent, "a.example", 2, &options(0.1)),
+            [1, 0, 0]
+        );
+    }
 }

@@ -1,28 +1,15 @@
 //! What a hostile site can do: fill memory, crowd out others, look for differences.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bigbird::{Profile, Timestamp};
-use bigbird_attribution::{
-    Call, Config, ConversionOptions, ImpressionOptions, Memory, Randomness, UserAgent,
-};
-
-const SERVICE: &str = "https://agg.example";
-
-struct Half;
-
-impl Randomness for Half {
-    fn epoch_start(&mut self) -> f64 {
-        0.5
-    }
-
-    fn credit(&mut self) -> f64 {
-        0.5
-    }
-}
+use bigbird_attribution::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
+use common::{Agent, Half, SERVICE, released};
 
 /// One at a time, so that each sees its own memory.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -40,7 +27,7 @@ fn flood(profile: Profile) {
     let start = 1_700_000_000_000;
     let Ok(spam) = agent.begin_user_action(Timestamp(start));
     let Ok(bought) = agent.begin_user_action(Timestamp(start));
-    let save = |agent: &mut UserAgent<Memory, Half>, site: &str, by, ms, options: &_| {
+    let save = |agent: &mut Agent, site: &str, by, ms, options: &_| {
         let call = Call::new(site, Timestamp(start + ms)).by(by);
         agent.save_impression(&call, options).unwrap();
     };
@@ -78,8 +65,7 @@ fn flood(profile: Profile) {
         };
         let call = Call::new("shop.example", Timestamp(start + 2_000_000)).by(bought);
         let answer = agent.measure_conversion(&call, &options).unwrap();
-        let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
-        assert_eq!(report.buckets(), [1; 10], "honest-{site}.example");
+        assert_eq!(released(answer), [1; 10], "honest-{site}.example");
     }
 }
 
@@ -127,8 +113,7 @@ fn shared_conversions_are_limited_for_each_site() {
         ..Call::new(site, now)
     };
     let answer = agent.share(ours, &from("shop.example"), &options).unwrap();
-    let report = answer.report.release(Timestamp(i64::MAX)).unwrap();
-    assert_eq!(report.buckets(), [1, 0]);
+    assert_eq!(released(answer), [1, 0]);
     for match_value in 0..1_000 {
         let options = ConversionOptions {
             match_values: vec![match_value + 1],
@@ -136,13 +121,7 @@ fn shared_conversions_are_limited_for_each_site() {
         };
         let call = from("evil.example");
         let answer = agent.share(theirs[4_999], &call, &options).unwrap();
-        assert!(
-            answer
-                .report
-                .release(Timestamp(i64::MAX))
-                .unwrap()
-                .is_null()
-        );
+        assert_eq!(released(answer), [0, 0]);
     }
 }
 

@@ -14,6 +14,6 @@ mod store;
 
 pub use credit::allocate_credit;
 pub use impression::Impression;
-pub use object::AttributionObject;
+pub use object::{AttributionObject, Credit, ObjectParts, Support};
 pub use query::{AttributionQuery, AttributionQueryBuilder, Histogram, QueryError, Touch};
 pub use store::{ImpressionStore, StoreLimits};

@@ -1,13 +1,17 @@
 //! Attribution objects: one attribution that several queriers share (the paper's appendix
 //! "Cross-report Privacy Loss Optimization").
 
+use std::num::NonZeroU64;
+
 use super::query::{AttributionQuery, Histogram, Touch};
 use crate::decision::{Cause, Fate};
 use crate::device::Outcome;
 use crate::engine::{Payers, Workspace, generate};
 use crate::ledger::{Changes, LedgerStore};
 use crate::query::{Draws, EventStore, Query, Release, Relevant, Request};
-use crate::{Capacity, Check, Decision, EpochIndex, Filter, Noise, Policy, SiteId};
+use crate::{
+    Capacity, Check, Decision, EpochIndex, Epsilon, EpsilonError, Filter, Noise, Policy, SiteId,
+};
 
 /// One conversion, attributed once, for several queriers with disjoint impressions.
 ///
@@ -38,6 +42,32 @@ pub struct AttributionObject {
     taken: Vec<Support>,
 }
 
+/// Everything an [`AttributionObject`] is made of. It is as private as the ledger, and must be kept
+/// as durably: whoever could change it could take a share twice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ObjectParts {
+    /// The conversion site.
+    pub conversion_site: SiteId,
+    /// Who shares it, at most 64; a bit of [`Credit::permitted`] for each.
+    pub callers: Vec<SiteId>,
+    /// The value of the conversion.
+    pub value: u32,
+    /// How it was divided.
+    pub credit: Vec<f64>,
+    /// The epsilon of the noise.
+    pub epsilon: f64,
+    /// The sensitivity that the noise is made for: twice the maximal value.
+    pub sensitivity: u64,
+    /// Whether the window had one epoch.
+    pub single_epoch: bool,
+    /// The epochs that were paid for.
+    pub epochs: Vec<EpochIndex>,
+    /// The credit of each impression that got some.
+    pub credits: Vec<Credit>,
+    /// What was handed out already.
+    pub taken: Vec<Support>,
+}
+
 /// What every share of an object must agree on: the attribution function and the noise scale.
 #[derive(Debug, Clone, PartialEq)]
 struct Terms {
@@ -58,20 +88,33 @@ impl Terms {
 
 /// An impression with the credit it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Credit {
-    epoch: EpochIndex,
-    site: SiteId,
-    touch: Touch,
-    value: u32,
+pub struct Credit {
+    /// The epoch it was saved in.
+    pub epoch: EpochIndex,
+    /// Where it was shown.
+    pub site: SiteId,
+    /// Who saved it.
+    pub caller: SiteId,
+    /// Its match value.
+    pub match_value: u32,
+    /// The bucket that its credit goes to.
+    pub histogram_index: u32,
+    /// Which of the object's callers may have it, one bit each.
+    pub permitted: u64,
+    /// Its part of the value.
+    pub value: u32,
 }
 
 /// The set of impressions that a share asks for, by description. Whether two sets overlap is
 /// decided on descriptions, never on what happens to be stored: it would tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Support {
-    impression_sites: Vec<SiteId>,
-    impression_callers: Vec<SiteId>,
-    match_values: Vec<u32>,
+pub struct Support {
+    /// Impressions of these sites, sorted; of every site if empty.
+    pub impression_sites: Vec<SiteId>,
+    /// Impressions that these saved, sorted; whoever saved them if empty.
+    pub impression_callers: Vec<SiteId>,
+    /// Impressions with one of these match values, sorted; with any if empty.
+    pub match_values: Vec<u32>,
 }
 
 impl Support {
@@ -96,8 +139,8 @@ impl Support {
     fn contains(&self, credit: &Credit) -> bool {
         use super::query::named;
         named(&self.impression_sites, credit.site)
-            && named(&self.impression_callers, credit.touch.caller)
-            && named(&self.match_values, credit.touch.match_value)
+            && named(&self.impression_callers, credit.caller)
+            && named(&self.match_values, credit.match_value)
     }
 }
 
@@ -186,9 +229,8 @@ impl AttributionObject {
         let Some((caller, support)) = self.accept(query) else {
             return Ok((outcome, changes));
         };
-        let own = |credit: &&Credit| {
-            credit.touch.permitted & (1 << caller) != 0 && support.contains(credit)
-        };
+        let own =
+            |credit: &&Credit| credit.permitted & (1 << caller) != 0 && support.contains(credit);
         let first_epoch = ledger.first_epoch()?;
         for &epoch in &self.epochs {
             let credits = || {
@@ -198,7 +240,7 @@ impl AttributionObject {
             // As for any report: what it reveals if the window has one epoch, else the worst case.
             let sensitivity = if self.single_epoch {
                 let mut alone = query.null_report();
-                credits().for_each(|credit| alone.add(credit.touch.histogram_index, credit.value));
+                credits().for_each(|credit| alone.add(credit.histogram_index, credit.value));
                 alone.total()
             } else {
                 2 * u64::from(query.value)
@@ -222,12 +264,9 @@ impl AttributionObject {
                     .extend(checks[mark..].iter().map(Check::charge));
             }
             if fate == Fate::Passed {
-                for credit in credits() {
-                    let Touch {
-                        histogram_index, ..
-                    } = credit.touch;
-                    outcome.report.add(histogram_index, credit.value);
-                }
+                credits().for_each(|credit| {
+                    outcome.report.add(credit.histogram_index, credit.value);
+                });
             }
             let matched = credits().count();
             let decision = &mut outcome.decision;
@@ -240,7 +279,7 @@ impl AttributionObject {
     /// Forgets a site, as [`ImpressionStore::forget_site`](crate::ImpressionStore::forget_site)
     /// does: the credit of the impressions that it saved goes. What was paid stays paid.
     pub fn forget_site(&mut self, site: SiteId) {
-        self.credits.retain(|credit| credit.touch.caller != site);
+        self.credits.retain(|credit| credit.caller != site);
     }
 
     /// Forgets the credit of impressions on these sites.
@@ -248,11 +287,50 @@ impl AttributionObject {
         self.credits.retain(|credit| !sites.contains(&credit.site));
     }
 
+    /// Everything it is made of, for a store to keep.
+    pub fn parts(&self) -> ObjectParts {
+        ObjectParts {
+            conversion_site: self.conversion_site,
+            callers: self.callers.clone(),
+            value: self.terms.value,
+            credit: self.terms.credit.clone(),
+            epsilon: self.terms.noise.epsilon().value(),
+            sensitivity: self.terms.noise.sensitivity().get(),
+            single_epoch: self.single_epoch,
+            epochs: self.epochs.clone(),
+            credits: self.credits.clone(),
+            taken: self.taken.clone(),
+        }
+    }
+
+    /// The object that a store has kept.
+    ///
+    /// # Errors
+    /// If the parts are of no object: its epsilon is out of range, or its noise hides nothing.
+    pub fn from_parts(parts: ObjectParts) -> Result<Self, EpsilonError> {
+        let epsilon = Epsilon::new(parts.epsilon)?;
+        let sensitivity = NonZeroU64::new(parts.sensitivity);
+        let sensitivity = sensitivity.ok_or(EpsilonError::Amount { got: 0.0 })?;
+        Ok(Self {
+            conversion_site: parts.conversion_site,
+            callers: parts.callers,
+            terms: Terms {
+                value: parts.value,
+                credit: parts.credit,
+                noise: Noise::new(epsilon, sensitivity),
+            },
+            single_epoch: parts.single_epoch,
+            epochs: parts.epochs,
+            credits: parts.credits,
+            taken: parts.taken,
+        })
+    }
+
     /// Every site it remembers, some more than once: whoever numbers sites must not give their
     /// numbers to others.
     pub fn sites(&self) -> impl Iterator<Item = SiteId> {
         let credits = self.credits.iter();
-        let of_credits = credits.flat_map(|credit| [credit.site, credit.touch.caller]);
+        let of_credits = credits.flat_map(|credit| [credit.site, credit.caller]);
         let taken = self.taken.iter();
         let of_taken = taken.flat_map(|support| {
             let callers = support.impression_callers.iter();
@@ -342,7 +420,10 @@ impl Query for SnapshotQuery<'_> {
         let credited = self.0.credited(events, draws).map(|(event, value)| Credit {
             epoch: event.epoch,
             site: event.site,
-            touch: event.detail,
+            caller: event.detail.caller,
+            match_value: event.detail.match_value,
+            histogram_index: event.detail.histogram_index,
+            permitted: event.detail.permitted,
             value,
         });
         credits.extend(credited);

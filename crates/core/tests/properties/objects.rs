@@ -135,6 +135,8 @@ fn shares(case: &Case) -> Shares {
     let mut paid_by = BTreeMap::new();
     let mut histograms = Vec::new();
     for (company, &querier) in ADTECHS.iter().enumerate() {
+        // As a store would have kept it in between.
+        object = AttributionObject::from_parts(object.parts()).unwrap();
         let Ok((outcome, changes)) =
             object.share(&policy, &ledger, &case.query(querier, &[querier]));
         ledger.commit(&changes).unwrap();
@@ -447,4 +449,19 @@ fn an_object_of_one_epoch_costs_its_credit_and_forgets() {
     assert_eq!(shared.consumed()[&(2, querier)], MicroEpsilon::new(75_000));
     shared.ledger.prune_before(EpochIndex(3));
     assert_eq!(shared.share(&query(1)), (vec![0; SIZE as usize], 0));
+}
+
+#[test]
+fn parts_that_are_of_no_object_are_refused() {
+    let object = Shared::new(&two_companies()).object;
+    assert_eq!(
+        AttributionObject::from_parts(object.parts()).as_ref(),
+        Ok(&object)
+    );
+    let mut parts = object.parts();
+    parts.epsilon = f64::NAN;
+    assert!(AttributionObject::from_parts(parts).is_err());
+    let mut parts = object.parts();
+    parts.sensitivity = 0;
+    assert!(AttributionObject::from_parts(parts).is_err());
 }
