@@ -11,6 +11,13 @@ use crate::storage::Transaction;
 
 /// What a conversion would give, and why. For developers on the device: it tells what is stored and
 /// spent, so nothing here turns it into something to send.
+///
+/// ```compile_fail
+/// fn send(report: impl bigbird::Release) {}
+/// fn leak(explanation: bigbird_attribution::Explanation) {
+///     send(explanation)
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Whether the API is enabled.

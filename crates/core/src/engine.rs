@@ -57,12 +57,6 @@ impl<Q: Query> Workspace<Q> {
         &self.changes
     }
 
-    /// What pays for the report, for a caller that keeps some of it elsewhere: an admission that
-    /// can never matter again need not be kept.
-    pub fn changes_mut(&mut self) -> &mut Changes {
-        &mut self.changes
-    }
-
     /// Makes the report null, whatever was computed: when its changes could not be committed.
     pub fn make_null(&mut self, query: &Q) {
         let mut draw = || 0.0;
