@@ -80,7 +80,11 @@ fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
     let answer = agent
         .measure_conversion(black_box(&call), &options)
         .unwrap();
-    answer.report.release(Timestamp(i64::MAX)).unwrap().total()
+    answer
+        .report
+        .release(call.now, Timestamp(i64::MAX))
+        .unwrap()
+        .total()
 }
 
 /// What can be told apart, if it can.

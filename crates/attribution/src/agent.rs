@@ -516,7 +516,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let clock = work.clock(conversion.call.now)?;
         let query = work.query(clock, conversion)?;
         let mut draw = || work.randomness.credit();
-        let explanation = Explanation::of(&work.config.policy, &work.tx, &query, &mut draw)?;
+        let mut explanation = Explanation::of(&work.config.policy, &work.tx, &query, &mut draw)?;
+        explanation.closed = work.closed_site(conversion)?;
         work.finish()?;
         Ok(explanation)
     }

@@ -24,7 +24,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call by the page itself, without a known user action.
+    /// A call by the page itself, without a known user action: outside `w3c-draft`, add one with
+    /// [`by`](Self::by), or it will match nothing.
     pub const fn new(site: &'a str, now: Timestamp) -> Self {
         Self {
             site,
@@ -101,4 +102,13 @@ pub(crate) struct Conversion<'a> {
     pub(crate) caller: Caller,
     pub(crate) options: &'a ConversionOptions,
     pub(crate) valid: ValidConversion,
+}
+
+impl Conversion<'_> {
+    /// The sites that a user can clear to stop it: the conversion site, and the querier.
+    pub(crate) fn paying_sites(&self) -> impl Iterator<Item = &Site> {
+        let intermediary = self.caller.intermediary.as_ref();
+        let querier = intermediary.filter(|_| self.call.querier == Querier::Intermediary);
+        [Some(&self.caller.site), querier].into_iter().flatten()
+    }
 }

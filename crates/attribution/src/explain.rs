@@ -7,6 +7,7 @@ use bigbird::{
     LedgerStore, MicroEpsilon, Policy, Query as _, UserAction, Workspace, generate_report,
 };
 
+use crate::site::Site;
 use crate::storage::Transaction;
 
 /// What a conversion would give, and why. For developers on the device: it tells what is stored and
@@ -26,6 +27,8 @@ pub struct Explanation {
     pub report: Histogram,
     /// The first epoch of the lookback that may be read, if the user cleared some of it.
     pub readable_from: Option<i64>,
+    /// The site of the call whose data the user cleared, if that is why.
+    pub closed: Option<Site>,
     /// The one cause to name, if an epoch was dropped.
     pub cause: Option<Cause>,
     /// What happened in each epoch, oldest first.
@@ -78,6 +81,7 @@ impl Explanation {
         Self {
             enabled: false,
             readable_from: None,
+            closed: None,
             report: Histogram::null(histogram_size),
             cause: None,
             epochs: Vec::new(),
@@ -124,6 +128,7 @@ impl Explanation {
         Ok(Self {
             enabled: true,
             readable_from: query.request().window.first_readable().map(|epoch| epoch.0),
+            closed: None,
             cause: decision.first_cause(),
             report: workspace.report().clone(),
             epochs,

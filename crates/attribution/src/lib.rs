@@ -5,6 +5,9 @@
 //! (`api.bs` of w3c/attribution), corrected where it is wrong or silent (`docs/draft-notes.md`).
 //! There is no browser in it: moments, random numbers and storage come in from outside.
 //!
+//! Outside `w3c-draft`, say of each call which user action caused it ([`Call::by`]): calls without
+//! one count as a single action, and match nothing that another of them saved.
+//!
 //! | to | see |
 //! |---|---|
 //! | answer a page | [`UserAgent`], [`Call`], [`ImpressionOptions`], [`ConversionOptions`] |
@@ -34,7 +37,10 @@
 //! let bought = Call::new("shop.example", Timestamp(60_000)).by(click);
 //! let options = ConversionOptions::new("https://agg.example", 4);
 //! let answer = agent.measure_conversion(&bought, &options)?;
-//! let report = answer.report.release(Timestamp(60_100)).expect("it is time");
+//! // Ready 3 ms after the call; a page gets it at a fixed time all the same.
+//! let ready = Timestamp(60_003);
+//! let later = answer.report.release_at(ready);
+//! let report = answer.report.release(ready, later).expect("it is time");
 //! assert_eq!(report.buckets(), [0, 0, 1, 0]);
 //! # Ok::<(), AgentError<std::convert::Infallible>>(())
 //! ```

@@ -34,12 +34,12 @@ impl<T> Held<T> {
         Timestamp(self.called.0.saturating_add(after))
     }
 
-    /// What is held, once it is time.
+    /// What is held, the answer having been ready at `ready`, once it is time.
     ///
     /// # Errors
     /// Itself, if it is not time yet.
-    pub fn release(self, now: Timestamp) -> Result<T, Self> {
-        if now.0 < self.called.0.saturating_add(self.after_ms) {
+    pub fn release(self, ready: Timestamp, now: Timestamp) -> Result<T, Self> {
+        if now < self.release_at(ready) {
             return Err(self);
         }
         Ok(self.value)
@@ -56,7 +56,10 @@ mod tests {
         for (ready, release) in [(900, 1_100), (1_000, 1_100), (1_100, 1_100), (1_101, 1_200)] {
             assert_eq!(held.release_at(Timestamp(ready)), Timestamp(release));
         }
-        let early = held.release(Timestamp(1_099)).unwrap_err();
-        assert_eq!(early.release(Timestamp(1_100)), Ok("report"));
+        let called = Timestamp(1_000);
+        let held = held.release(called, Timestamp(1_099)).unwrap_err();
+        let late = Timestamp(1_101);
+        let held = held.release(late, Timestamp(1_199)).unwrap_err();
+        assert_eq!(held.release(late, Timestamp(1_200)), Ok("report"));
     }
 }

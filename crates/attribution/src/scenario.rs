@@ -317,8 +317,11 @@ impl Case {
             serde_json::from_value(value).map(Self::Credit)
         } else if has("input") {
             serde_json::from_value(value).map(Self::Site)
-        } else {
+        } else if has("events") {
             serde_json::from_value(value).map(Self::Scenario)
+        } else {
+            let why = "no case: it has none of the keys events, header, credit, input";
+            Err(serde::de::Error::custom(why))
         }
     }
 
@@ -472,19 +475,24 @@ impl fmt::Display for Outcome {
 }
 
 impl Scenario {
-    /// Reads a file of the W3C's format, whose configuration is `default` unless it has its own.
+    /// Reads a file of the W3C's format.
     ///
     /// # Errors
     /// If it is no JSON, or no scenario.
-    pub fn parse(
-        name: &str,
-        text: &str,
-        default: &ScenarioConfig,
-    ) -> Result<Self, serde_json::Error> {
+    pub fn parse(name: &str, text: &str) -> Result<Self, serde_json::Error> {
         let mut scenario: Self = serde_json::from_str(text)?;
         name.clone_into(&mut scenario.name);
-        scenario.config.get_or_insert_with(|| default.clone());
         Ok(scenario)
+    }
+
+    /// Whether it has a configuration of its own.
+    pub fn has_config(&self) -> bool {
+        self.config.is_some()
+    }
+
+    /// Gives it a configuration, unless it has one.
+    pub fn set_default_config(&mut self, default: &ScenarioConfig) {
+        self.config.get_or_insert_with(|| default.clone());
     }
 
     /// A user agent to play it on.
@@ -711,7 +719,7 @@ impl Player {
                 call.user_action = self.user_action(*user_action, now);
                 self.prescribe(draws.as_deref());
                 let answer = self.agent.measure_conversion(&call, &options)?;
-                let released = answer.report.release(Timestamp(i64::MAX));
+                let released = answer.report.release(now, Timestamp(i64::MAX));
                 let histogram = released.map(|report| report.buckets().to_vec());
                 return Ok(Outcome::Report(
                     histogram.unwrap_or_default(),

@@ -88,16 +88,14 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
     pub(crate) fn readable_from(
         &mut self,
         clock: EpochClock,
-        Conversion { call, caller, .. }: &Conversion<'_>,
+        conversion: &Conversion<'_>,
     ) -> Result<EpochIndex, E> {
-        let mut readable = self.starting_epoch(clock, call.now);
+        let mut readable = self.starting_epoch(clock, conversion.call.now);
         if self.config.policy.matches_own_action() {
             // The draft spends the site's budget instead: see `spend_closed`.
             return Ok(readable);
         }
-        let querier = caller.intermediary.as_ref();
-        let querier = querier.filter(|_| call.querier == Querier::Intermediary);
-        for site in [Some(&caller.site), querier].into_iter().flatten() {
+        for site in conversion.paying_sites() {
             if let Some(id) = self.tx.find_site(site)?
                 && let Some(until) = self.tx.closed_until(id)?
             {
@@ -105,6 +103,18 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
             }
         }
         Ok(readable)
+    }
+
+    /// The site of a call whose data the user cleared, if any.
+    pub(crate) fn closed_site(&mut self, conversion: &Conversion<'_>) -> Result<Option<Site>, E> {
+        for site in conversion.paying_sites() {
+            if let Some(id) = self.tx.find_site(site)?
+                && self.tx.closed_until(id)?.is_some()
+            {
+                return Ok(Some(site.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// The query of a conversion for the budget manager.

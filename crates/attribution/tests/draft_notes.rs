@@ -394,9 +394,12 @@ fn row_17_a_page_cannot_tell_that_the_api_is_disabled() {
             let answer = agent.measure_conversion(&Call::new(site, at(2)), options);
             answer.map_err(|error| error.to_string()).map(|answer| {
                 let release_at = answer.report.release_at(at(2));
-                let early = answer.report.clone().release(Timestamp(release_at.0 - 1));
+                let early = answer
+                    .report
+                    .clone()
+                    .release(at(2), Timestamp(release_at.0 - 1));
                 assert!(early.is_err(), "held until it is time");
-                let report = answer.report.release(release_at).unwrap();
+                let report = answer.report.release(at(2), release_at).unwrap();
                 (release_at, report.buckets().len())
             })
         });

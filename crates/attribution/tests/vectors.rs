@@ -31,6 +31,22 @@ fn our_vectors_pass() {
     assert_eq!(failures, Vec::<String>::new());
 }
 
+/// The examples of `docs/vectors.md` are cases, and pass.
+#[test]
+fn the_documented_examples_pass() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vectors.md");
+    let text = fs::read_to_string(page).unwrap();
+    let examples: Vec<&str> = text.lines().filter(|line| line.starts_with('{')).collect();
+    assert_eq!(examples.len(), 4);
+    for line in examples {
+        assert_eq!(
+            Case::parse(line).unwrap().run(None),
+            Ok(Vec::new()),
+            "{line}"
+        );
+    }
+}
+
 /// A vector that expects something else is found to differ.
 #[test]
 fn a_wrong_expectation_is_noticed() {

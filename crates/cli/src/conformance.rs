@@ -12,8 +12,8 @@ use crate::{Failed, Finished, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A directory with CONFIG.json holds files of the W3C's end-to-end format; any other directory is
-searched for .jsonl files. A line of a .jsonl file is a scenario, a header case, a credit case or a
+A directory with CONFIG.json holds files of the W3C's end-to-end format, which can also be given
+one by one; any other directory is searched for .jsonl files. A line of a .jsonl file is a scenario, a header case, a credit case or a
 site case, told apart by their keys.
 
 Exit status: 0 if all passed, 1 if any failed, 2 if a path cannot be read.")]
@@ -106,6 +106,14 @@ impl Tally {
 /// The cases of a path, each with the file it is from.
 fn read(path: &Path) -> Result<Vec<(String, Case)>, String> {
     if !path.is_dir() {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            let scenario = read_w3c(path)?;
+            let shown = path.display().to_string();
+            return Ok(vec![(shown, Case::Scenario(Box::new(scenario)))]);
+        }
         return read_lines(path);
     }
     let config = path.join("CONFIG.json");
@@ -121,12 +129,8 @@ fn read(path: &Path) -> Result<Vec<(String, Case)>, String> {
     }
     let mut cases = Vec::new();
     if w3c {
-        let default = ScenarioConfig::parse(&text(&config)?)
-            .map_err(|error| format!("{}: {error}", config.display()))?;
         for file in files {
-            let name = file.file_stem().unwrap_or_default().to_string_lossy();
-            let scenario = Scenario::parse(&name, &text(&file)?, &default)
-                .map_err(|error| format!("{}: {error}", file.display()))?;
+            let scenario = read_w3c(&file)?;
             let shown = file.display().to_string();
             cases.push((shown, Case::Scenario(Box::new(scenario))));
         }
@@ -136,6 +140,22 @@ fn read(path: &Path) -> Result<Vec<(String, Case)>, String> {
         }
     }
     Ok(cases)
+}
+
+/// A file of the W3C's format, with `CONFIG.json` beside it unless it has its own configuration.
+pub(crate) fn read_w3c(path: &Path) -> Result<Scenario, String> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let mut scenario = Scenario::parse(&name, &text(path)?)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    if !scenario.has_config() {
+        let config = path.with_file_name("CONFIG.json");
+        let default = text(&config)
+            .map_err(|why| format!("{}: it has no config, and {why}", path.display()))?;
+        let default = ScenarioConfig::parse(&default)
+            .map_err(|error| format!("{}: {error}", config.display()))?;
+        scenario.set_default_config(&default);
+    }
+    Ok(scenario)
 }
 
 /// The cases of a `.jsonl` file.
@@ -155,6 +175,6 @@ pub(crate) fn read_lines(path: &Path) -> Result<Vec<(String, Case)>, String> {
     Ok(cases)
 }
 
-pub(crate) fn text(path: &Path) -> Result<String, String> {
+fn text(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }

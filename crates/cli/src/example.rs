@@ -144,6 +144,7 @@ impl Replay {
         let mut text = String::from(
             "The paper's worked example\n\
              \n\
+             In epoch\n\
              e1  an ad on news.ex, placed by adtech.ex   (bucket 0)\n\
              e2  an ad on blog.ex, placed by adtech2.ex  (bucket 1)\n\
              e3  a purchase at shoes.ex of value 75, measured three times with\n\
@@ -158,7 +159,8 @@ impl Replay {
             writeln!(text, "      {what:<33} histogram {:?}", report.buckets())?;
         }
         text.push_str(
-            "    (j) and (k) share one attribution: only their querier budgets pay twice\n\
+            "    (j) and (k) share one attribution: each pays from its own querier budget, and the\n\
+             \x20   other filters pay 0.1 for (i) and 0.1 for (j) and (k) together\n\
              \n\
              What remains, in ε\n",
         );

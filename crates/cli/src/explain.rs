@@ -5,12 +5,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird::{Balance, Cause, Fate, Filter, Profile, SiteId};
-use bigbird_attribution::scenario::{
-    Action, Case, Event, Outcome, Player, Scenario, ScenarioConfig,
-};
-use bigbird_attribution::{Explanation, Memory};
+use bigbird_attribution::scenario::{Action, Case, Event, Outcome, Player, Scenario};
+use bigbird_attribution::{EpochExplanation, Explanation, Memory};
 
-use crate::conformance::{read_lines, text};
+use crate::conformance::{read_lines, read_w3c};
 use crate::{Failed, Finished};
 
 #[derive(Debug, clap::Args)]
@@ -46,25 +44,29 @@ fn read(args: &Args) -> Result<Scenario, String> {
         .extension()
         .is_some_and(|extension| extension == "json")
     {
-        let config = path.with_file_name("CONFIG.json");
-        let default = ScenarioConfig::parse(&text(&config)?)
-            .map_err(|error| format!("{}: {error}", config.display()))?;
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        return Scenario::parse(&name, &text(path)?, &default)
-            .map_err(|error| format!("{}: {error}", path.display()));
+        return read_w3c(path);
     }
-    let scenarios = read_lines(path)?
-        .into_iter()
+    let cases = read_lines(path)?.into_iter();
+    let scenarios: Vec<Scenario> = cases
         .filter_map(|(_, case)| match case {
             Case::Scenario(scenario) => Some(*scenario),
             _ => None,
-        });
-    let mut wanted = scenarios.filter(|scenario| match &args.name {
+        })
+        .collect();
+    let names: Vec<String> = scenarios
+        .iter()
+        .map(|it| format!("  {}", it.name))
+        .collect();
+    let mut wanted = scenarios.into_iter().filter(|scenario| match &args.name {
         Some(name) => scenario.name == *name,
         None => true,
     });
     wanted.next().ok_or_else(|| match &args.name {
-        Some(name) => format!("{}: no scenario named {name}", path.display()),
+        Some(name) => format!(
+            "{}: no scenario is named {name}; there are\n{}",
+            path.display(),
+            names.join("\n")
+        ),
         None => format!("{}: no scenario", path.display()),
     })
 }
@@ -108,14 +110,40 @@ fn tell_why(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
     if !explanation.enabled {
         return writeln!(text, "{MARGIN}the API is disabled");
     }
-    if let Some(epoch) = explanation.readable_from {
-        writeln!(text, "{MARGIN}what was before epoch {epoch} was cleared")?;
+    match (explanation.readable_from, &explanation.closed) {
+        (Some(epoch), Some(site)) => {
+            let until = epoch - 1;
+            writeln!(
+                text,
+                "{MARGIN}the user cleared the data of {site}: nothing is read up to epoch {until}"
+            )?;
+        }
+        (Some(epoch), None) => {
+            writeln!(
+                text,
+                "{MARGIN}the user cleared what was before epoch {epoch}"
+            )?;
+        }
+        (None, _) => {}
+    }
+    if explanation.epochs.is_empty() {
+        return Ok(());
+    }
+    let capped = |epoch: &&EpochExplanation| epoch.fate == Fate::Dropped(Cause::DomainCap);
+    let mut over_cap = explanation.epochs.iter().filter(capped);
+    if let (Some(first), last) = (over_cap.next(), over_cap.next_back()) {
+        let last = last.unwrap_or(first);
+        writeln!(
+            text,
+            "{MARGIN}epochs {} to {}: not read, the user action has involved as many sites as it may",
+            first.epoch, last.epoch
+        )?;
     }
     let matched = explanation.epochs.iter().any(|epoch| epoch.matched > 0);
     if !matched && explanation.cause.is_none() {
         return writeln!(text, "{MARGIN}no impression matches");
     }
-    for epoch in &explanation.epochs {
+    for epoch in explanation.epochs.iter().filter(|epoch| !capped(epoch)) {
         let Fate::Dropped(cause) = epoch.fate else {
             if epoch.matched > 0 {
                 writeln!(

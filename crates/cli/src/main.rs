@@ -38,7 +38,10 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
     };
     let printed = finished.and_then(|(text, good)| {
-        output::print(&text)?;
+        output::print(&text).map_err(|error| Failed {
+            why: format!("writing the result: {error}"),
+            status: 1,
+        })?;
         Ok(good)
     });
     match printed {

@@ -21,14 +21,14 @@ pub(crate) struct Args {
     /// The querier budget, in epsilons
     #[arg(long, value_name = "EPSILON", allow_negative_numbers = true)]
     querier: Option<f64>,
-    /// What intermediaries spend on one conversion site, as a share of a querier budget
+    /// What intermediaries spend on one conversion site, as a share of a querier budget [default: 0]
     #[arg(
         long,
         value_name = "SHARE",
-        default_value_t = 0.0,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        requires = "conversion_sites"
     )]
-    r: f64,
+    r: Option<f64>,
     /// N: conversion sites that ask one device for reports about one epoch
     #[arg(long, value_name = "N", requires_all = ["impression_sites", "fan_out"])]
     conversion_sites: Option<u32>,
@@ -50,7 +50,8 @@ pub(crate) struct Args {
 struct Shown {
     title: String,
     policy: Policy,
-    warnings: Vec<String>,
+    /// What is too small for the workload, if it was checked.
+    warnings: Option<Vec<String>>,
 }
 
 pub(crate) fn run(args: &Args) -> Finished {
@@ -66,16 +67,19 @@ pub(crate) fn run(args: &Args) -> Finished {
 impl Args {
     fn show(&self) -> Result<Shown, Failed> {
         let workload = match (self.conversion_sites, self.impression_sites, self.fan_out) {
-            (Some(n_conversion), Some(m_impression), Some(fan_out)) => {
-                Some(Workload::new(n_conversion, m_impression, fan_out, self.r)?)
-            }
+            (Some(n_conversion), Some(m_impression), Some(fan_out)) => Some(Workload::new(
+                n_conversion,
+                m_impression,
+                fan_out,
+                self.r.unwrap_or(0.0),
+            )?),
             _ => None,
         };
         match (self.querier, workload) {
             (Some(querier), Some(workload)) => Ok(Shown {
                 title: "The smallest capacities for this workload".to_owned(),
                 policy: Policy::from_workload(querier, &workload, self.cap.unwrap_or(2))?,
-                warnings: Vec::new(),
+                warnings: None,
             }),
             (Some(_), None) => Err(Failed {
                 why: "--querier needs a workload: --conversion-sites N --impression-sites M \
@@ -86,11 +90,13 @@ impl Args {
             (None, workload) => {
                 let profile = self.profile.unwrap_or_default();
                 let policy = profile.policy();
-                let violations = workload.map(|workload| policy.violations(&workload));
-                let warnings = violations.into_iter().flatten();
+                let warnings = workload.map(|workload| {
+                    let violations = policy.violations(&workload);
+                    violations.iter().map(ToString::to_string).collect()
+                });
                 Ok(Shown {
                     title: format!("Profile {profile}: {}", profile.summary()),
-                    warnings: warnings.map(|violation| violation.to_string()).collect(),
+                    warnings,
                     policy,
                 })
             }
@@ -122,20 +128,24 @@ fn tell(shown: &Shown) -> Result<String, std::fmt::Error> {
     for (kind, meaning) in MEANINGS {
         let capacity = match shown.policy.capacities().of(kind) {
             Capacity::Finite(amount) => format!("{amount} ε"),
-            Capacity::Unlimited => "none".to_owned(),
+            Capacity::Unlimited => "unlimited".to_owned(),
         };
-        writeln!(text, "  {kind:<21}  {capacity:>8}  {meaning}")?;
+        writeln!(text, "  {kind:<21}  {capacity:>9}  {meaning}")?;
     }
     let cap = match shown.policy.domain_cap() {
         Some(cap) => cap.to_string(),
-        None => "none".to_owned(),
+        None => "no cap".to_owned(),
     };
     let meaning = "how many sites one user action can involve in an epoch";
-    writeln!(text, "  {:<21}  {cap:>8}  {meaning}", "domain cap")?;
-    if !shown.warnings.is_empty() {
-        text.push_str("\nToo small for this workload:\n");
-        for warning in &shown.warnings {
-            writeln!(text, "  {warning}")?;
+    writeln!(text, "  {:<21}  {cap:>9}  {meaning}", "domain cap")?;
+    match shown.warnings.as_deref() {
+        None => {}
+        Some([]) => text.push_str("\nEnough for this workload.\n"),
+        Some(warnings) => {
+            text.push_str("\nToo small for this workload:\n");
+            for warning in warnings {
+                writeln!(text, "  {warning}")?;
+            }
         }
     }
     Ok(text)
@@ -150,8 +160,9 @@ struct Json<'a> {
     impression_site: Option<u64>,
     conversion_site: Option<u64>,
     cap: Option<u32>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    warnings: &'a [String],
+    /// Present when a workload was checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<&'a [String]>,
 }
 
 impl<'a> Json<'a> {
@@ -166,7 +177,7 @@ impl<'a> Json<'a> {
             impression_site: micro(FilterKind::ImpressionSite),
             conversion_site: micro(FilterKind::ConversionSite),
             cap: shown.policy.domain_cap().map(std::num::NonZeroU32::get),
-            warnings: &shown.warnings,
+            warnings: shown.warnings.as_deref(),
         }
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 
 /// What an answer holds, when it is long past its time.
 pub(crate) fn released(answer: Answer) -> Vec<u32> {
-    let report = answer.report.release(Timestamp(i64::MAX));
+    let report = answer.report.release(Timestamp(0), Timestamp(i64::MAX));
     report.expect("it is time").buckets().to_vec()
 }
 
