@@ -162,13 +162,16 @@ fn a_user_action_ends_with_its_epoch() {
     let later = at(8 * 86_400);
     let Ok(next) = agent.continue_user_action(action, later);
     assert_ne!(next, action);
-    // What an ended action saves is as if it were not known whose it is: nothing matches it.
-    let options_of = ImpressionOptions::new(0);
+    // What an ended action saves is as if it were not known whose it is: a conversion of which
+    // that is not known either does not match it, one by another action does.
     let late = Call::new("news.example", later).by(action);
-    agent.save_impression(&late, &options_of).unwrap();
-    let call = Call::new("shop.example", later).by(action);
-    let answer = agent.measure_conversion(&call, &options(0.1));
+    agent
+        .save_impression(&late, &ImpressionOptions::new(0))
+        .unwrap();
+    let unknown = Call::new("shop.example", later);
+    let answer = agent.measure_conversion(&unknown, &options(0.1));
     assert_eq!(released(answer.unwrap()), [0, 0, 0]);
+    assert_eq!(measure(&mut agent, &unknown, &options(0.1)), [4, 0, 0]);
 }
 
 /// An embedder who forgets to say which user action it was gets one cap for all of them.
