@@ -54,7 +54,13 @@ impl<R: Randomness> UserAgent<Memory, R> {
     /// A user agent that keeps everything in memory.
     pub fn in_memory(config: Config, randomness: R) -> Self {
         let memory = Memory::new(&config.policy, config.store_limits);
-        Self::assemble(config, memory, randomness)
+        let mut agent = Self::assemble(config, memory, randomness);
+        let setup = Setup::of(&agent.config);
+        let Ok(()) = agent.begin().and_then(|mut work| {
+            work.state.setup = Some(setup);
+            work.finish()
+        });
+        agent
     }
 }
 

@@ -196,7 +196,7 @@ fn a_store_is_not_opened_with_another_setup() {
     let agent = UserAgent::new(config.clone(), agent.into_storage(), Half).unwrap();
     let daily = Config {
         epoch_days: 1,
-        ..config.clone()
+        ..config
     };
     let error = UserAgent::new(daily, agent.into_storage(), Half).unwrap_err();
     assert_eq!(
