@@ -107,7 +107,7 @@ fn holds_in_and_notices<S: Strategy<Value = Case>>(
     property: impl Fn(&Case, &dyn Fn(&Case) -> Box<dyn Manager>) -> Verdict,
 ) {
     let config = Config {
-        cases: 1000,
+        cases: 4000,
         failure_persistence: None,
         ..Config::default()
     };
@@ -157,7 +157,7 @@ fn the_device_agrees_with_the_literal_algorithm() {
 #[test]
 fn the_indexes_find_what_a_scan_finds() {
     let config = Config {
-        cases: 60,
+        cases: 200,
         failure_persistence: None,
         ..Config::default()
     };
