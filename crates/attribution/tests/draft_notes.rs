@@ -7,7 +7,7 @@ use std::convert::Infallible;
 
 use bigbird::{Capacities, Capacity, Cause, Filter, FilterKind, MicroEpsilon, Profile, Timestamp};
 use bigbird_attribution::{
-    Activation, AgentError, ApiError, Call, Config, ConversionOptions, EpochStart,
+    Activation, AgentError, Answer, ApiError, Call, Config, ConversionOptions, EpochStart,
     ImpressionOptions, Localhost, Memory, Randomness, Site, UserAgent, parse_save_impression,
 };
 use common::{SERVICE, at, released};
@@ -390,8 +390,18 @@ fn row_17_a_page_cannot_tell_that_the_api_is_disabled() {
         let bad = ImpressionOptions::new(u32::MAX);
         let call = Call::new("news.example", at(1));
         let refused = agent.save_impression(&call, &bad).unwrap_err().to_string();
+        // What a page is told before anything is stored is the same.
+        let told = agent.check_impression(&call, &bad).unwrap_err().to_string();
+        assert_eq!(told, refused);
+        let good = ImpressionOptions::new(0);
+        assert_eq!(agent.check_impression(&call, &good), Ok(()));
         let answers = calls.iter().map(|(site, options)| {
-            let answer = agent.measure_conversion(&Call::new(site, at(2)), options);
+            let call = Call::new(site, at(2));
+            let answer = agent.measure_conversion(&call, options);
+            // When the store has failed, the page gets an answer of the same shape.
+            let null = agent.null_answer(&call, options);
+            let size = |answer: &Answer| released(answer.clone()).len();
+            assert_eq!(answer.as_ref().ok().map(size), null.as_ref().ok().map(size));
             answer.map_err(|error| error.to_string()).map(|answer| {
                 let release_at = answer.report.release_at(at(2));
                 let early = answer

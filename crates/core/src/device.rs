@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use crate::attribution::{AttributionObject, AttributionQuery, Impression, ImpressionStore};
 use crate::engine::{Workspace, generate_report};
 use crate::event_log::EventLog;
-use crate::ledger::{Admit, Ledger};
+use crate::ledger::{Admit, Changes, Ledger};
 use crate::query::{EventStore, Query};
 use crate::{Decision, EpochIndex, Histogram, Policy, SiteId, UserAction};
 
@@ -89,7 +89,9 @@ impl<S> Device<S> {
             draw,
             workspace,
         );
-        self.pay(query, workspace);
+        if !self.pay(workspace.changes()) {
+            workspace.make_null(query);
+        }
     }
 
     /// The policy.
@@ -117,18 +119,16 @@ impl<S> Device<S> {
         self.ledger.end_user_actions_before(action);
     }
 
-    /// Commits what pays for a report. If it were refused, which cannot be because nothing came
-    /// between reading and committing, nothing would be released either.
-    fn pay<Q: Query>(&mut self, query: &Q, workspace: &mut Workspace<Q>) {
-        let committed = self.ledger.commit(workspace.changes());
+    /// Commits what pays for a report, and says whether that was done. It cannot be refused, because
+    /// nothing comes between reading and committing; if it were, nothing would be released either.
+    fn pay(&mut self, changes: &Changes) -> bool {
+        let committed = self.ledger.commit(changes);
         debug_assert_eq!(
             committed,
             Ok(()),
             "charges were checked under the same borrow"
         );
-        if committed.is_err() {
-            workspace.make_null(query);
-        }
+        committed.is_ok()
     }
 
     /// Admits the site of an event that is being saved.
@@ -165,26 +165,12 @@ impl Device<ImpressionStore> {
         query: &AttributionQuery,
         draw: &mut dyn FnMut() -> f64,
     ) -> (AttributionObject, Decision) {
-        let (object, decision, changes) = match AttributionObject::create(
-            &self.policy,
-            &self.events,
-            &self.ledger,
-            query,
-            draw,
-        ) {
-            Ok(created) => created,
-            Err(never) => match never {},
-        };
-        let committed = self.ledger.commit(&changes);
-        debug_assert_eq!(
-            committed,
-            Ok(()),
-            "charges were checked under the same borrow"
-        );
-        match committed {
-            Ok(()) => (object, decision),
-            Err(_) => (AttributionObject::empty(query), decision),
+        let Ok((object, decision, changes)) =
+            AttributionObject::create(&self.policy, &self.events, &self.ledger, query, draw);
+        if !self.pay(&changes) {
+            return (AttributionObject::empty(query), decision);
         }
+        (object, decision)
     }
 
     /// Gives a querier its share of an attribution object, and pays for it from its own budget.
@@ -193,18 +179,8 @@ impl Device<ImpressionStore> {
         object: &mut AttributionObject,
         query: &AttributionQuery,
     ) -> Outcome<Histogram> {
-        let shared = object.share(&self.policy, &self.ledger, query);
-        let (mut outcome, changes) = match shared {
-            Ok(shared) => shared,
-            Err(never) => match never {},
-        };
-        let committed = self.ledger.commit(&changes);
-        debug_assert_eq!(
-            committed,
-            Ok(()),
-            "charges were checked under the same borrow"
-        );
-        if committed.is_err() {
+        let Ok((mut outcome, changes)) = object.share(&self.policy, &self.ledger, query);
+        if !self.pay(&changes) {
             outcome.report = query.null_report();
         }
         outcome

@@ -107,6 +107,47 @@ fn an_epoch_of_depleted_sites_names_every_filter() {
     assert_eq!(short, [FilterKind::Querier, FilterKind::ImpressionSite]);
 }
 
+/// Dropping a site computes the report again, with the numbers that were drawn the first time: what
+/// the epoch is charged and what is released come from one draw (notes on the draft, row 2).
+#[test]
+fn a_report_that_is_computed_again_draws_no_new_numbers() {
+    let policy = tight().depleted_sites(DepletedSites::DropSite);
+    let mut device = device(policy);
+    // A second and a third ad on site 1, so that its credit has to be rounded.
+    for (number, bucket) in [(3, 0), (4, 3)] {
+        let action = UserAction(number);
+        let time = Timestamp(i64::try_from(number).unwrap());
+        let ad = Impression::new(SiteId(1), action, time, bucket);
+        device.save_impression(EpochIndex(0), &ad);
+    }
+    assert_eq!(ask(&mut device, 20, 10, &[2], 1.0).0, [0, 0, 1, 0]);
+    let request = Request {
+        querier: SiteId(21),
+        conversion_site: SHOP,
+        user_action: UserAction(11),
+        window: Window::single(EpochIndex(0)),
+    };
+    let query = AttributionQuery::builder(request, Timestamp(50), 4)
+        .credit([1.0, 1.0, 1.0])
+        .value(2, 2)
+        .epsilon(0.5)
+        .build()
+        .unwrap();
+    let mut drawn = 0;
+    let mut draw = || {
+        drawn += 1;
+        if drawn <= 2 { 0.9 } else { 0.1 }
+    };
+    let Outcome { report, decision } = device.report(&query, &mut draw);
+    let epoch = decision.epochs().next().unwrap();
+    assert_eq!((epoch.fate, epoch.dropped_sites.len()), (Fate::Passed, 1));
+    assert_eq!(
+        drawn, 2,
+        "two numbers for three parts, however often they are rounded"
+    );
+    assert_eq!(report.total(), 2);
+}
+
 #[test]
 fn sites_pay_in_full_or_in_equal_parts() {
     for (option, paid) in [
@@ -178,6 +219,17 @@ fn the_first_cause_follows_the_order_and_not_the_epochs() {
     let dropped = |kind| Fate::Dropped(Cause::Filter(kind));
     assert_eq!(fates, [dropped(ConversionSite), dropped(Querier)]);
     assert_eq!(decision.first_cause(), Some(Cause::Filter(Querier)));
+}
+
+/// An epoch whose filters are forgotten is not read, and the decision says so.
+#[test]
+fn a_pruned_epoch_is_named_as_the_cause() {
+    let mut device = device(tight());
+    device.prune_before(EpochIndex(1));
+    let (histogram, decision) = ask(&mut device, 20, 10, &[], 0.5);
+    assert_eq!(histogram, [0; 4]);
+    let fates: Vec<_> = decision.epochs().map(|epoch| epoch.fate).collect();
+    assert_eq!(fates, [Fate::Dropped(Cause::Pruned), Fate::NothingRelevant]);
 }
 
 /// A query whose site sensitivities say nothing.
