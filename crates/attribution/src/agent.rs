@@ -1,16 +1,16 @@
 //! The user agent: everything between a page's call and the budget manager.
 
+use std::fmt;
 use std::ops::Range;
 
 use bigbird::{
-    AttributionObject, AttributionQuery, Decision, EpochIndex, Histogram, Impression, Timestamp,
-    UserAction, Workspace, generate_report,
+    AttributionObject, AttributionQuery, Balance, Decision, EpochIndex, Filter, Histogram,
+    Timestamp, UserAction, Workspace, generate_report,
 };
 use thiserror::Error;
 
-use crate::call::{Action, Call, Caller, Conversion, Querier};
-use crate::clock::days_after;
-use crate::config::{Config, EpochStart, Randomness};
+use crate::call::{Action, Call, Caller, Conversion, Numbering, Querier};
+use crate::config::{Config, Randomness};
 use crate::decoy::Decoy;
 use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::Explanation;
@@ -29,6 +29,31 @@ pub struct Answer {
     pub report: Held<Histogram>,
     /// What happened and why; it stays on the device.
     pub decision: Decision,
+}
+
+/// One filter of one epoch, with what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    /// Which epoch, counted from the start of the device's epochs.
+    pub epoch: i64,
+    /// Which filter, by the number of its site.
+    pub filter: Filter,
+    /// Its site, if it is a site's.
+    pub site: Option<Site>,
+    /// What it holds.
+    pub balance: Balance,
+}
+
+impl fmt::Display for Budget {
+    /// Its name, such as `querier budget of shop.example`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.filter.kind())?;
+        match (&self.site, self.filter) {
+            (Some(site), _) => write!(f, " of {site}"),
+            (None, Filter::UserAction(action)) => write!(f, " of action {}", action.0),
+            (None, _) => Ok(()),
+        }
+    }
 }
 
 /// A conversion that several intermediaries share: the number under which it is stored.
@@ -141,7 +166,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             self.reserved = first..end;
         }
         let id = UserAction(self.reserved.next().unwrap_or(u64::MAX));
-        Ok(Action { id, epoch })
+        Ok(Action(Numbering::Begun { id, epoch }))
     }
 
     /// The same user action, or a new one if it has ended with its epoch: for a page that stays
@@ -154,10 +179,13 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         action: Action,
         now: Timestamp,
     ) -> Result<Action, S::Error> {
+        let Numbering::Begun { epoch: own, .. } = action.0 else {
+            return Ok(action);
+        };
         let mut work = self.begin()?;
         let epoch = work.clock(now)?.epoch(now);
         work.finish()?;
-        if action.epoch == epoch {
+        if own == epoch {
             return Ok(action);
         }
         self.begin_user_action(now)
@@ -187,9 +215,41 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ImpressionOptions,
     ) -> Result<(), AgentError<S::Error>> {
-        let (caller, valid) = self.validate_impression(call, options)?;
-        self.save(call, &caller, options, &valid)
-            .map_err(AgentError::Store)
+        let saved = self.save_impressions([(*call, options)]);
+        let answers = saved.map_err(AgentError::Store)?;
+        Ok(answers.into_iter().collect::<Result<(), _>>()?)
+    }
+
+    /// Saves many impressions with one write, and says of each what
+    /// [`save_impression`](Self::save_impression) would have said.
+    ///
+    /// # Errors
+    /// If the store failed; none is saved then.
+    pub fn save_impressions<'a>(
+        &mut self,
+        impressions: impl IntoIterator<Item = (Call<'a>, &'a ImpressionOptions)>,
+    ) -> Result<Vec<Result<(), ApiError>>, S::Error> {
+        let validated: Vec<_> = impressions
+            .into_iter()
+            .map(|(call, options)| (call, options, self.validate_impression(&call, options)))
+            .collect();
+        if validated.iter().all(|(_, _, validated)| validated.is_err()) {
+            return Ok(validated
+                .into_iter()
+                .map(|(_, _, it)| it.map(|_| ()))
+                .collect());
+        }
+        let mut work = self.begin()?;
+        let mut answers = Vec::with_capacity(validated.len());
+        for (call, options, validated) in validated {
+            answers.push(match validated {
+                Ok((caller, valid)) => Ok(work.save(&call, &caller, options, &valid)?),
+                Err(error) => Err(error),
+            });
+        }
+        // Whether something was kept must not show.
+        work.finish_uncharged()?;
+        Ok(answers)
     }
 
     /// Measures a conversion (the draft's "measure a conversion"). What is charged is durable when
@@ -356,6 +416,29 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         cleared.map_err(AgentError::Store)
     }
 
+    /// Every filter that was charged, in the epochs that are kept: what people may want to see.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn budgets(&mut self) -> Result<Vec<Budget>, S::Error> {
+        let tx = self.storage.begin()?;
+        let filters = tx.filters()?.into_iter();
+        filters
+            .map(|(epoch, filter, balance)| {
+                let site = match filter.site() {
+                    Some(id) => tx.site(id)?,
+                    None => None,
+                };
+                Ok(Budget {
+                    epoch: epoch.0,
+                    filter,
+                    site,
+                    balance,
+                })
+            })
+            .collect()
+    }
+
     /// Lets the API work, or stops it (the draft's section Disabling the Attribution API). A page
     /// cannot tell.
     ///
@@ -367,8 +450,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         work.finish()
     }
 
-    /// Removes what no request can reach any more: expired impressions, and epochs before the
-    /// longest lookback. To be called now and then.
+    /// Removes what no request can reach any more: expired impressions, epochs before the longest
+    /// lookback, and the names of sites that only they had. To be called now and then.
     ///
     /// An epoch in which nothing was ever charged is not closed by it: a clock that is wrong once,
     /// years ahead, does not end the API for good.
@@ -383,6 +466,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             let reachable = work.starting_epoch(clock, now);
             work.tx.prune_before(reachable.min(charged))?;
         }
+        work.tx.forget_unused_sites()?;
         work.finish()
     }
 
@@ -438,52 +522,6 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             Querier::Intermediary => "the conversion site when no intermediary calls",
         };
         Err(RangeError::new("querier", allowed, "the intermediary").into())
-    }
-
-    fn save(
-        &mut self,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ImpressionOptions,
-        valid: &ValidImpression,
-    ) -> Result<(), S::Error> {
-        let mut work = self.begin()?;
-        if !work.state.enabled {
-            return work.finish();
-        }
-        let site = work.tx.site_id(&caller.site)?;
-        let intermediary = match &caller.intermediary {
-            Some(intermediary) => Some(work.tx.site_id(intermediary)?),
-            None => None,
-        };
-        let conversion_sites = work.site_ids(&valid.conversion_sites)?;
-        let conversion_callers = work.site_ids(&valid.conversion_callers)?;
-        let mut impression = Impression {
-            site,
-            intermediary,
-            user_action: UserAction(0),
-            timestamp: call.now,
-            expires: days_after(call.now, valid.lifetime_days),
-            match_value: options.match_value,
-            histogram_index: options.histogram_index,
-            priority: options.priority,
-            conversion_sites: &conversion_sites,
-            conversion_callers: &conversion_callers,
-        };
-        let policy = &work.config.policy;
-        let has_actions = policy.domain_cap().is_some() || !policy.matches_own_action();
-        let later = work.config.epoch_start == EpochStart::FirstConversion && !has_actions;
-        if later && work.state.epoch_start.is_none() {
-            work.tx.hold_impression(&impression)?;
-            return work.finish();
-        }
-        let epoch = work.clock(call.now)?.epoch(call.now);
-        impression.user_action = call.action_id(epoch);
-        // What cannot be admitted is dropped, and the page does not learn of it.
-        if work.admit(impression.user_action, epoch, site)? {
-            work.tx.save_impression(epoch, &impression)?;
-        }
-        work.finish()
     }
 
     /// The pass over the device.

@@ -2,7 +2,7 @@
 
 use bigbird::{EpochIndex, Timestamp, UserAction};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, RangeError};
 use crate::options::{ConversionOptions, ValidConversion};
 use crate::site::{Localhost, Site};
 
@@ -47,19 +47,57 @@ impl<'a> Call<'a> {
     pub(crate) fn action_id(&self, epoch: EpochIndex) -> UserAction {
         /// Of all calls without one. Real ones begin at 1.
         const UNKNOWN: UserAction = UserAction(0);
-        match self.user_action {
-            Some(action) if action.epoch == epoch => action.id,
-            _ => UNKNOWN,
-        }
+        let known = self.user_action.and_then(|action| action.id_in(epoch));
+        known.unwrap_or(UNKNOWN)
     }
 }
 
 /// An intentional act of the user, such as a click; what it causes carries it. It ends with the
 /// epoch in which it began, and its id is never used again.
+///
+/// Either the user agent numbers it ([`UserAgent::begin_user_action`](crate::UserAgent)), or the
+/// application does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Action {
-    pub(crate) id: UserAction,
-    pub(crate) epoch: EpochIndex,
+pub struct Action(pub(crate) Numbering);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Numbering {
+    /// By the user agent.
+    Begun { id: UserAction, epoch: EpochIndex },
+    /// By the application.
+    Given(u64),
+}
+
+impl Action {
+    /// The largest number that an application can give.
+    pub const LAST_NUMBER: u64 = (1 << 48) - 1;
+
+    /// A user action that the application numbers itself. It must never give a number to another
+    /// action, also not after a restart, and may give it to the same action after a restart. When
+    /// the epoch changes, the number stands for a new action.
+    ///
+    /// # Errors
+    /// If the number is larger than [`Action::LAST_NUMBER`].
+    pub fn numbered(number: u64) -> Result<Self, RangeError> {
+        if number > Self::LAST_NUMBER {
+            let allowed = format!("at most {}", Self::LAST_NUMBER);
+            return Err(RangeError::new("userAction", allowed, number));
+        }
+        Ok(Self(Numbering::Given(number)))
+    }
+
+    /// Its id in an epoch, unless it ended before.
+    fn id_in(self, epoch: EpochIndex) -> Option<UserAction> {
+        match self.0 {
+            Numbering::Begun { id, epoch: own } => (own == epoch).then_some(id),
+            // Consecutive numbers have consecutive ids, far above those of the user agent. Epochs
+            // come around after centuries.
+            Numbering::Given(number) => {
+                let epoch = epoch.0.cast_unsigned() & 0x7fff;
+                Some(UserAction(1 << 63 | epoch << 48 | number))
+            }
+        }
+    }
 }
 
 /// Who receives a report.

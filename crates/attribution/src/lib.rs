@@ -58,13 +58,15 @@ mod memory;
 mod options;
 mod release;
 #[cfg(feature = "scenarios")]
+pub mod requests;
+#[cfg(feature = "scenarios")]
 pub mod scenario;
 mod site;
 mod storage;
 mod work;
 
 pub use activation::Activation;
-pub use agent::{Answer, OpenError, SharedConversion, UserAgent};
+pub use agent::{Answer, Budget, OpenError, SharedConversion, UserAgent};
 pub use call::{Action, Call, Querier};
 pub use config::{Config, EpochStart, Randomness};
 pub use error::{AgentError, ApiError, NotAllowed, RangeError};
@@ -76,4 +78,4 @@ pub use options::{
 };
 pub use release::Held;
 pub use site::{Localhost, Site, SiteError};
-pub use storage::{Setup, State, Storage, Transaction};
+pub use storage::{MAX_OBJECTS, Setup, State, Storage, Transaction};

@@ -7,16 +7,15 @@ use std::sync::OnceLock;
 
 use bigbird::attribution::Touch;
 use bigbird::{
-    Admission, AttributionObject, AttributionQuery, Changes, Check, CommitError, EpochIndex,
-    EventStore, Filter, Impression, ImpressionStore, Ledger, LedgerStore, Policy, Relevant, SiteId,
-    StoreLimits, Timestamp, UserAction,
+    Admission, AttributionObject, AttributionQuery, Balance, Changes, Check, CommitError,
+    EpochIndex, EventStore, Filter, Impression, ImpressionStore, Ledger, LedgerStore, Policy,
+    Relevant, SiteId, StoreLimits, Timestamp, UserAction,
 };
 use hashbrown::{HashSet, HashTable};
 use rustc_hash::FxBuildHasher;
 
-use crate::clock::{EpochClock, hour};
 use crate::site::Site;
-use crate::storage::{State, Storage, Transaction};
+use crate::storage::{MAX_OBJECTS, State, Storage, Transaction};
 
 /// Everything a user agent keeps, in memory. It lasts as long as the process, so it is for tests,
 /// for simulation, and for private browsing.
@@ -32,9 +31,6 @@ pub struct Memory {
     objects: BTreeMap<u64, AttributionObject>,
     state: State,
 }
-
-/// How many attribution objects are kept: a conversion is shared at once or never.
-const OBJECTS: usize = 1024;
 
 impl Memory {
     /// An empty store under a policy.
@@ -203,6 +199,15 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         Ok(self.0.site(id).cloned())
     }
 
+    fn filters(&self) -> Result<Vec<(EpochIndex, Filter, Balance)>, Infallible> {
+        let mut all = Vec::new();
+        for view in self.0.ledger.epochs() {
+            let of_epoch = view.filters().into_iter();
+            all.extend(of_epoch.map(|(filter, balance)| (view.epoch(), filter, balance)));
+        }
+        Ok(all)
+    }
+
     fn save_impression(
         &mut self,
         epoch: EpochIndex,
@@ -212,20 +217,25 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         Ok(())
     }
 
-    fn hold_impression(&mut self, impression: &Impression<'_>) -> Result<(), Infallible> {
-        let hour = EpochIndex(hour(impression.timestamp));
+    fn hold_impression(
+        &mut self,
+        hour: EpochIndex,
+        impression: &Impression<'_>,
+    ) -> Result<(), Infallible> {
         self.0.held.save(hour, impression);
         Ok(())
     }
 
-    fn assign_epochs(&mut self, start: Timestamp, period_ms: i64) -> Result<(), Infallible> {
-        let clock = EpochClock { start, period_ms };
+    fn assign_epochs(
+        &mut self,
+        epoch_of: &dyn Fn(Timestamp) -> EpochIndex,
+    ) -> Result<(), Infallible> {
         let Memory {
             held, impressions, ..
         } = &mut *self.0;
         for hour in held.epochs() {
             for impression in held.impressions(hour) {
-                impressions.save(clock.epoch(impression.timestamp), &impression);
+                impressions.save(epoch_of(impression.timestamp), &impression);
             }
         }
         held.reset();
@@ -291,7 +301,7 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
 
     fn put_object(&mut self, id: u64, object: AttributionObject) -> Result<(), Infallible> {
         self.0.objects.insert(id, object);
-        while self.0.objects.len() > OBJECTS {
+        while self.0.objects.len() > MAX_OBJECTS {
             self.0.drop_an_object();
         }
         Ok(())

@@ -4,7 +4,6 @@
 //! describes them, with what we add. A file is data of any origin: reading one never panics.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::fmt;
 
 use bigbird::attribution::allocate_credit;
@@ -13,16 +12,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::activation::Activation;
 use crate::agent::UserAgent;
-use crate::call::{Action as UserAction, Call, Querier};
 use crate::config::{Config, EpochStart, Randomness};
 use crate::error::{AgentError, ApiError};
 use crate::explain::Explanation;
 use crate::headers::{parse_measure_conversion, parse_save_impression};
 use crate::memory::Memory;
 use crate::options::{AggregationProtocol, ConversionOptions, ImpressionOptions, Limits};
+use crate::requests::{self, ErrorName, Player, Request};
 use crate::site::{Localhost, Site};
+use crate::storage::Storage;
 
 /// One thing to check.
 #[derive(Debug, Clone)]
@@ -81,141 +80,23 @@ pub struct ScenarioConfig {
     impressions_per_epoch: Option<std::num::NonZeroU32>,
 }
 
-/// Something that happens at a second.
+/// Something that happens at a second, and what it should give.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Event {
     /// Seconds since 1970.
     pub seconds: i64,
     /// What happens.
     #[serde(flatten)]
-    pub action: Action,
-}
-
-/// What happens.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(
-    tag = "event",
-    rename_all = "camelCase",
-    rename_all_fields = "camelCase"
-)]
-#[allow(missing_docs, reason = "the fields are those of the calls")]
-pub enum Action {
-    /// A page saves an impression.
-    SaveImpression {
-        site: String,
-        intermediary_site: Option<String>,
-        user_action: Option<u64>,
-        options: ImpressionInput,
-        expected_error: Option<ExpectedError>,
-    },
-    /// A page measures a conversion.
-    MeasureConversion {
-        site: String,
-        intermediary_site: Option<String>,
-        user_action: Option<u64>,
-        #[serde(default)]
-        querier: QuerierInput,
-        options: ConversionInput,
-        /// Ours: the random numbers of this report, in order.
-        draws: Option<Vec<f64>>,
-        expected: Expected,
-        /// Ours: the one cause to name.
-        expected_cause: Option<String>,
-    },
-    /// A response asks to clear a site's data.
-    ClearImpressionsForSite { site: String },
-    /// The user clears browsing history.
-    ClearBrowsingHistoryForAttribution {
-        sites: Vec<String>,
-        forget_visits: bool,
-        expected_error: Option<ExpectedError>,
-    },
-    /// The user enables the API.
-    #[serde(rename = "enableAPI")]
-    EnableApi,
-    /// The user disables the API.
-    #[serde(rename = "disableAPI")]
-    DisableApi,
-    /// Ours: the user interacts with the tab.
-    Activate,
-    /// Ours: the tab is navigated.
-    Navigate {
-        from: Option<String>,
-        to: Option<String>,
-    },
-    /// Ours: the user agent cleans up.
-    Maintain,
-}
-
-/// Who is the querier of a conversion.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum QuerierInput {
-    /// The conversion site.
-    #[default]
-    ConversionSite,
-    /// The intermediary.
-    Intermediary,
-}
-
-/// Options of an impression, in camelCase.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ImpressionInput {
-    histogram_index: u32,
-    match_value: Option<u32>,
-    conversion_sites: Option<Vec<String>>,
-    conversion_callers: Option<Vec<String>>,
-    lifetime_days: Option<u64>,
-    priority: Option<i32>,
-}
-
-impl ImpressionInput {
-    fn options(&self) -> ImpressionOptions {
-        let defaults = ImpressionOptions::new(self.histogram_index);
-        ImpressionOptions {
-            histogram_index: self.histogram_index,
-            match_value: self.match_value.unwrap_or(defaults.match_value),
-            conversion_sites: self.conversion_sites.clone().unwrap_or_default(),
-            conversion_callers: self.conversion_callers.clone().unwrap_or_default(),
-            lifetime_days: self.lifetime_days.unwrap_or(defaults.lifetime_days),
-            priority: self.priority.unwrap_or(defaults.priority),
-        }
-    }
-}
-
-/// Options of a conversion, in camelCase.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConversionInput {
-    aggregation_service: String,
-    histogram_size: u32,
-    epsilon: Option<f64>,
-    lookback_days: Option<u64>,
-    match_values: Option<Vec<u32>>,
-    impression_sites: Option<Vec<String>>,
-    impression_callers: Option<Vec<String>>,
-    credit: Option<Vec<f64>>,
-    value: Option<u32>,
-    max_value: Option<u32>,
-}
-
-impl ConversionInput {
-    fn options(&self) -> ConversionOptions {
-        let mut options =
-            ConversionOptions::new(self.aggregation_service.clone(), self.histogram_size);
-        options.epsilon = self.epsilon.unwrap_or(options.epsilon);
-        options.lookback_days = self.lookback_days;
-        options.match_values = self.match_values.clone().unwrap_or_default();
-        options.impression_sites = self.impression_sites.clone().unwrap_or_default();
-        options.impression_callers = self.impression_callers.clone().unwrap_or_default();
-        if let Some(credit) = &self.credit {
-            options.credit.clone_from(credit);
-        }
-        options.value = self.value.unwrap_or(options.value);
-        options.max_value = self.max_value.unwrap_or(options.max_value);
-        options
-    }
+    pub request: Request,
+    /// What a conversion should give.
+    expected: Option<Expected>,
+    /// The error that another call should give.
+    expected_error: Option<ErrorName>,
+    /// Ours: the one cause to name.
+    expected_cause: Option<String>,
+    /// Ours: the random numbers of this report, in order.
+    draws: Option<Vec<f64>>,
 }
 
 /// What a conversion should give.
@@ -225,44 +106,7 @@ pub enum Expected {
     /// A histogram.
     Histogram(Vec<u32>),
     /// An error.
-    Error(ExpectedError),
-}
-
-/// The error a call should give.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-pub enum ExpectedError {
-    /// A plain JavaScript error.
-    Plain(String),
-    /// A `DOMException`.
-    DomException {
-        /// Always `DOMException`.
-        error: String,
-        /// Its name.
-        name: String,
-    },
-}
-
-impl From<&ApiError> for ExpectedError {
-    fn from(error: &ApiError) -> Self {
-        if error.is_dom_exception() {
-            Self::DomException {
-                error: "DOMException".to_owned(),
-                name: error.name().to_owned(),
-            }
-        } else {
-            Self::Plain(error.name().to_owned())
-        }
-    }
-}
-
-impl fmt::Display for ExpectedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plain(name) => f.write_str(name),
-            Self::DomException { name, .. } => f.write_str(name),
-        }
-    }
+    Error(ErrorName),
 }
 
 /// A header with what it parses to.
@@ -318,7 +162,9 @@ impl Case {
         } else if has("input") {
             serde_json::from_value(value).map(Self::Site)
         } else if has("events") {
-            serde_json::from_value(value).map(Self::Scenario)
+            let scenario: Scenario = serde_json::from_value(value)?;
+            scenario.check()?;
+            Ok(Self::Scenario(Box::new(scenario)))
         } else {
             let why = "no case: it has none of the keys events, header, credit, input";
             Err(serde::de::Error::custom(why))
@@ -341,7 +187,7 @@ impl Case {
     /// If it cannot be run: an unknown profile, say.
     pub fn run(&self, profile: Option<Profile>) -> Result<Vec<Mismatch>, String> {
         match self {
-            Self::Scenario(scenario) => scenario.run(profile),
+            Self::Scenario(scenario) => scenario.run_on(&mut scenario.player(profile)?),
             Self::Header(case) => case.run(),
             Self::Credit(case) => Ok(case.run()),
             Self::Site(case) => Ok(case.run()),
@@ -442,15 +288,116 @@ impl Randomness for Prescribed {
 }
 
 /// A scenario being played.
-#[derive(Debug)]
-pub struct Player {
-    /// The user agent.
-    pub agent: UserAgent<Memory, Prescribed>,
-    tab: Option<Activation>,
-    /// The user actions that the scenario numbers.
-    actions: BTreeMap<u64, UserAction>,
-    /// Whether the profile knows user actions: only then does beginning one do anything.
-    has_actions: bool,
+pub type ScenarioPlayer<S> = Player<S, Prescribed>;
+
+impl Scenario {
+    /// Reads a file of the W3C's format.
+    ///
+    /// # Errors
+    /// If it is no JSON, or no scenario.
+    pub fn parse(name: &str, text: &str) -> Result<Self, serde_json::Error> {
+        let mut scenario: Self = serde_json::from_str(text)?;
+        name.clone_into(&mut scenario.name);
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// A conversion without an expectation would pass whatever it gives.
+    fn check(&self) -> Result<(), serde_json::Error> {
+        for (number, event) in self.events.iter().enumerate() {
+            let measures = matches!(event.request, Request::MeasureConversion { .. });
+            if measures && event.expected.is_none() {
+                let why = format!("event {number}: missing field `expected`");
+                return Err(serde::de::Error::custom(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it has a configuration of its own.
+    pub fn has_config(&self) -> bool {
+        self.config.is_some()
+    }
+
+    /// Gives it a configuration, unless it has one.
+    pub fn set_default_config(&mut self, default: &ScenarioConfig) {
+        self.config.get_or_insert_with(|| default.clone());
+    }
+
+    /// The profile to play it under: the given one, or else its own.
+    fn profile(&self, given: Option<Profile>) -> Result<Profile, String> {
+        match (given, &self.profile) {
+            (Some(profile), _) => Ok(profile),
+            (None, Some(name)) => name.parse().map_err(|error| format!("{error}")),
+            (None, None) => Ok(Profile::W3cDraft),
+        }
+    }
+
+    /// A user agent to play it on, which keeps everything in memory.
+    ///
+    /// # Errors
+    /// If its profile or configuration is invalid.
+    pub fn player(&self, profile: Option<Profile>) -> Result<ScenarioPlayer<Memory>, String> {
+        self.player_on(profile, |config| {
+            Ok(Memory::new(&config.policy, config.store_limits))
+        })
+    }
+
+    /// A user agent to play it on, with a store that is empty.
+    ///
+    /// # Errors
+    /// If its profile or configuration is invalid, or there is no store.
+    pub fn player_on<S: Storage>(
+        &self,
+        profile: Option<Profile>,
+        storage: impl FnOnce(&Config) -> Result<S, String>,
+    ) -> Result<ScenarioPlayer<S>, String> {
+        let profile = self.profile(profile)?;
+        let Some(config) = &self.config else {
+            return Err("the scenario has no config".to_owned());
+        };
+        let prescribed = Prescribed {
+            epoch_start: config.epoch_start,
+            credit: config.fairly_allocate_credit_fraction,
+            draws: Vec::new().into_iter(),
+        };
+        let activation_ms = config.activation_seconds.map(|s| s.saturating_mul(1000));
+        let config = config.config(profile)?;
+        let storage = storage(&config)?;
+        let agent = UserAgent::new(config, storage, prescribed).map_err(|error| told(&error))?;
+        Ok(Player::new(agent, activation_ms))
+    }
+
+    /// Plays it and gives what came out otherwise than expected.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn run_on<S: Storage>(
+        &self,
+        player: &mut ScenarioPlayer<S>,
+    ) -> Result<Vec<Mismatch>, String> {
+        let mut mismatches = Vec::new();
+        for (number, event) in self.events.iter().enumerate() {
+            let outcome = event.play(player).map_err(|error| told(&error))?;
+            if let Some((expected, got)) = event.differs(&outcome) {
+                let name = event.request.name();
+                mismatches.push(Mismatch {
+                    at: format!("event {number} ({name} at {} s)", event.seconds),
+                    expected,
+                    got,
+                });
+            }
+        }
+        Ok(mismatches)
+    }
+}
+
+/// An error with its causes, in one line.
+fn told(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", told(source)),
+        None => error.to_string(),
+    }
 }
 
 /// What an event gave.
@@ -474,300 +421,79 @@ impl fmt::Display for Outcome {
     }
 }
 
-impl Scenario {
-    /// Reads a file of the W3C's format.
-    ///
-    /// # Errors
-    /// If it is no JSON, or no scenario.
-    pub fn parse(name: &str, text: &str) -> Result<Self, serde_json::Error> {
-        let mut scenario: Self = serde_json::from_str(text)?;
-        name.clone_into(&mut scenario.name);
-        Ok(scenario)
-    }
-
-    /// Whether it has a configuration of its own.
-    pub fn has_config(&self) -> bool {
-        self.config.is_some()
-    }
-
-    /// Gives it a configuration, unless it has one.
-    pub fn set_default_config(&mut self, default: &ScenarioConfig) {
-        self.config.get_or_insert_with(|| default.clone());
-    }
-
-    /// A user agent to play it on.
-    ///
-    /// # Errors
-    /// If its profile or configuration is invalid.
-    pub fn player(&self, profile: Option<Profile>) -> Result<Player, String> {
-        let own = match &self.profile {
-            Some(name) => Some(name.parse().map_err(|error| format!("{error}"))?),
-            None => None,
-        };
-        let profile = profile.or(own).unwrap_or(Profile::W3cDraft);
-        let Some(config) = &self.config else {
-            return Err("the scenario has no config".to_owned());
-        };
-        let prescribed = Prescribed {
-            epoch_start: config.epoch_start,
-            credit: config.fairly_allocate_credit_fraction,
-            draws: Vec::new().into_iter(),
-        };
-        let duration_ms = config.activation_seconds.map(|s| s.saturating_mul(1000));
-        let config = config.config(profile)?;
-        Ok(Player {
-            has_actions: !config.policy.matches_own_action(),
-            agent: UserAgent::in_memory(config, prescribed),
-            tab: duration_ms.map(Activation::new),
-            actions: BTreeMap::new(),
-        })
-    }
-
-    fn run(&self, profile: Option<Profile>) -> Result<Vec<Mismatch>, String> {
-        let mut player = self.player(profile)?;
-        let mut mismatches = Vec::new();
-        for (number, event) in self.events.iter().enumerate() {
-            let outcome = player.play(event);
-            if let Some((expected, got)) = event.differs(&outcome) {
-                mismatches.push(Mismatch {
-                    at: format!("event {number} ({} at {} s)", event.name(), event.seconds),
-                    expected,
-                    got,
-                });
-            }
-        }
-        Ok(mismatches)
-    }
-}
-
 impl Event {
-    /// The name of what happens.
-    pub fn name(&self) -> &'static str {
-        match self.action {
-            Action::SaveImpression { .. } => "saveImpression",
-            Action::MeasureConversion { .. } => "measureConversion",
-            Action::ClearImpressionsForSite { .. } => "clearImpressionsForSite",
-            Action::ClearBrowsingHistoryForAttribution { .. } => {
-                "clearBrowsingHistoryForAttribution"
-            }
-            Action::EnableApi => "enableAPI",
-            Action::DisableApi => "disableAPI",
-            Action::Activate => "activate",
-            Action::Navigate { .. } => "navigate",
-            Action::Maintain => "maintain",
-        }
-    }
-
     /// The moment it happens.
     pub fn moment(&self) -> Timestamp {
         Timestamp(self.seconds.saturating_mul(1000))
     }
 
-    /// The conversion it measures: the call and its options.
-    pub fn conversion(&self) -> Option<(Call<'_>, ConversionOptions)> {
-        let Action::MeasureConversion {
-            site,
-            intermediary_site,
-            querier,
-            options,
-            ..
-        } = &self.action
-        else {
-            return None;
-        };
-        let call = Call {
-            intermediary: intermediary_site.as_deref(),
-            querier: match querier {
-                QuerierInput::ConversionSite => Querier::ConversionSite,
-                QuerierInput::Intermediary => Querier::Intermediary,
-            },
-            ..Call::new(site, self.moment())
-        };
-        Some((call, options.options()))
+    /// Plays it.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn play<S: Storage>(&self, player: &mut ScenarioPlayer<S>) -> Result<Outcome, S::Error> {
+        self.prescribe(player);
+        let now = self.moment();
+        match player.play(&self.request, now) {
+            Ok(requests::Outcome::Done) => Ok(Outcome::Done),
+            Ok(requests::Outcome::Report(report, decision)) => {
+                let released = report.release(now, Timestamp(i64::MAX));
+                let histogram = released.map(|report| report.buckets().to_vec());
+                Ok(Outcome::Report(histogram.unwrap_or_default(), decision))
+            }
+            Err(AgentError::Api(error)) => Ok(Outcome::Error(error)),
+            Err(AgentError::Store(error)) => Err(error),
+        }
+    }
+
+    /// Says what its conversion would give, and why, without measuring it.
+    pub fn explain<S: Storage>(&self, player: &mut ScenarioPlayer<S>) -> Option<Explanation> {
+        self.prescribe(player);
+        player.explain(&self.request, self.moment()).ok().flatten()
+    }
+
+    fn prescribe<S: Storage>(&self, player: &mut ScenarioPlayer<S>) {
+        let draws = self.draws.clone().unwrap_or_default();
+        player.agent.randomness_mut().draws = draws.into_iter();
     }
 
     /// What was expected and what came, if they differ.
     fn differs(&self, outcome: &Outcome) -> Option<(String, String)> {
-        let error_of = |outcome: &Outcome| match outcome {
-            Outcome::Error(error) => Some(ExpectedError::from(error)),
-            _ => None,
-        };
         let differ =
             |expected: &dyn fmt::Display| Some((expected.to_string(), outcome.to_string()));
-        match &self.action {
-            Action::SaveImpression { expected_error, .. }
-            | Action::ClearBrowsingHistoryForAttribution { expected_error, .. } => {
-                if error_of(outcome) == *expected_error {
-                    return None;
+        match (&self.expected, outcome) {
+            (Some(Expected::Histogram(histogram)), Outcome::Report(report, decision)) => {
+                if histogram != report {
+                    return differ(&format!("{histogram:?}"));
                 }
-                match expected_error {
-                    Some(error) => differ(error),
+                let cause = decision.first_cause().map(|cause| cause.to_string());
+                if self.expected_cause.is_some() && cause != self.expected_cause {
+                    let name = |cause: &Option<String>| cause.clone().unwrap_or("none".into());
+                    return Some((
+                        format!("cause {}", name(&self.expected_cause)),
+                        format!("cause {}", name(&cause)),
+                    ));
+                }
+                None
+            }
+            (Some(Expected::Histogram(histogram)), _) => differ(&format!("{histogram:?}")),
+            (Some(Expected::Error(expected)), Outcome::Error(error)) => {
+                let same = ErrorName::from(error) == *expected;
+                if same { None } else { differ(expected) }
+            }
+            (Some(Expected::Error(expected)), _) => differ(expected),
+            (None, _) => {
+                let error = match outcome {
+                    Outcome::Error(error) => Some(ErrorName::from(error)),
+                    _ => None,
+                };
+                match &self.expected_error {
+                    expected if *expected == error => None,
+                    Some(expected) => differ(expected),
                     None => differ(&"success"),
                 }
             }
-            Action::MeasureConversion {
-                expected,
-                expected_cause,
-                ..
-            } => match (expected, outcome) {
-                (Expected::Histogram(histogram), Outcome::Report(report, decision)) => {
-                    if histogram != report {
-                        return differ(&format!("{histogram:?}"));
-                    }
-                    let cause = decision.first_cause().map(|cause| cause.to_string());
-                    if expected_cause.is_some() && cause != *expected_cause {
-                        let name = |cause: &Option<String>| cause.clone().unwrap_or("none".into());
-                        return Some((
-                            format!("cause {}", name(expected_cause)),
-                            format!("cause {}", name(&cause)),
-                        ));
-                    }
-                    None
-                }
-                (Expected::Histogram(histogram), _) => differ(&format!("{histogram:?}")),
-                (Expected::Error(error), _) => {
-                    if error_of(outcome).as_ref() == Some(error) {
-                        return None;
-                    }
-                    differ(error)
-                }
-            },
-            _ => error_of(outcome).and_then(|_| differ(&"success")),
         }
-    }
-}
-
-impl Player {
-    /// Says what the conversion of an event would give, and why, without playing it.
-    pub fn explain(&mut self, event: &Event) -> Option<Explanation> {
-        let Action::MeasureConversion {
-            draws, user_action, ..
-        } = &event.action
-        else {
-            return None;
-        };
-        let (mut call, options) = event.conversion()?;
-        let known = user_action.and_then(|number| self.actions.get(&number));
-        // One that has not begun yet has done nothing yet.
-        call.user_action = match known {
-            Some(action) => Some(*action),
-            None => self.user_action(None, event.moment()),
-        };
-        self.prescribe(draws.as_deref());
-        self.agent.explain(&call, &options).ok()
-    }
-
-    /// The user action of a number, or one of its own.
-    fn user_action(&mut self, number: Option<u64>, now: Timestamp) -> Option<UserAction> {
-        if !self.has_actions {
-            return None;
-        }
-        let known = number.and_then(|number| self.actions.get(&number));
-        let Ok(action) = match known {
-            Some(&action) => self.agent.continue_user_action(action, now),
-            None => self.agent.begin_user_action(now),
-        };
-        if let Some(number) = number {
-            self.actions.insert(number, action);
-        }
-        Some(action)
-    }
-
-    fn prescribe(&mut self, draws: Option<&[f64]>) {
-        let draws = draws.unwrap_or_default().to_vec();
-        self.agent.randomness_mut().draws = draws.into_iter();
-    }
-
-    /// Plays one event.
-    pub fn play(&mut self, event: &Event) -> Outcome {
-        let now = event.moment();
-        match self.try_play(event, now) {
-            Ok(outcome) => outcome,
-            Err(AgentError::Api(error)) => Outcome::Error(error),
-            Err(AgentError::Store(never)) => match never {},
-        }
-    }
-
-    fn try_play(
-        &mut self,
-        event: &Event,
-        now: Timestamp,
-    ) -> Result<Outcome, AgentError<Infallible>> {
-        match &event.action {
-            Action::SaveImpression {
-                site,
-                intermediary_site,
-                user_action,
-                options,
-                ..
-            } => {
-                check_activation(&mut self.tab, now)?;
-                let call = Call {
-                    intermediary: intermediary_site.as_deref(),
-                    user_action: self.user_action(*user_action, now),
-                    ..Call::new(site, now)
-                };
-                self.agent.save_impression(&call, &options.options())?;
-            }
-            Action::MeasureConversion {
-                draws, user_action, ..
-            } => {
-                check_activation(&mut self.tab, now)?;
-                let Some((mut call, options)) = event.conversion() else {
-                    return Ok(Outcome::Done);
-                };
-                call.user_action = self.user_action(*user_action, now);
-                self.prescribe(draws.as_deref());
-                let answer = self.agent.measure_conversion(&call, &options)?;
-                let released = answer.report.release(now, Timestamp(i64::MAX));
-                let histogram = released.map(|report| report.buckets().to_vec());
-                return Ok(Outcome::Report(
-                    histogram.unwrap_or_default(),
-                    answer.decision,
-                ));
-            }
-            Action::ClearImpressionsForSite { site } => {
-                let Ok(()) = self.agent.clear_impressions_for_site(site);
-            }
-            Action::ClearBrowsingHistoryForAttribution {
-                sites,
-                forget_visits,
-                ..
-            } => self
-                .agent
-                .clear_browsing_history(sites, *forget_visits, now)?,
-            Action::EnableApi => {
-                let Ok(()) = self.agent.set_enabled(true);
-            }
-            Action::DisableApi => {
-                let Ok(()) = self.agent.set_enabled(false);
-            }
-            Action::Activate => {
-                if let Some(tab) = &mut self.tab {
-                    tab.activate(now);
-                }
-            }
-            Action::Navigate { from, to } => {
-                let site = |host: &Option<String>| {
-                    let host = host.as_deref()?;
-                    Site::parse(host, Localhost::Refused).ok()
-                };
-                if let Some(tab) = &mut self.tab {
-                    tab.navigate(site(from).as_ref(), site(to).as_ref());
-                }
-            }
-            Action::Maintain => {
-                let Ok(()) = self.agent.maintain(now);
-            }
-        }
-        Ok(Outcome::Done)
-    }
-}
-
-fn check_activation(tab: &mut Option<Activation>, now: Timestamp) -> Result<(), ApiError> {
-    match tab {
-        Some(tab) => Ok(tab.check(now)?),
-        None => Ok(()),
     }
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use bigbird::{
-    AttributionObject, AttributionQuery, Capacities, Capacity, EpochIndex, EventStore, FilterKind,
-    Impression, LedgerStore, SiteId, Timestamp,
+    AttributionObject, AttributionQuery, Balance, Capacities, Capacity, EpochIndex, EventStore,
+    Filter, FilterKind, Impression, LedgerStore, SiteId, Timestamp,
 };
 
 use crate::config::Config;
@@ -26,7 +26,7 @@ use crate::site::Site;
 ///   refund every budget.
 pub trait Storage {
     /// Why it could not be read or written.
-    type Error: std::error::Error;
+    type Error: std::error::Error + 'static;
 
     /// A transaction.
     type Transaction<'t>: Transaction<Self::Error>
@@ -62,15 +62,19 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     /// The site of a number.
     fn site(&self, id: SiteId) -> Result<Option<Site>, E>;
 
+    /// Every filter that was charged in an epoch that is kept, with what it holds, by epoch and in
+    /// the order of [`Filter`].
+    fn filters(&self) -> Result<Vec<(EpochIndex, Filter, Balance)>, E>;
+
     /// Saves an impression in its epoch, within the limits of that epoch.
     fn save_impression(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> Result<(), E>;
 
     /// Saves an impression while there is no epoch yet, within limits of its hour: an epoch begins
     /// at a full hour, so that what is kept of one will not depend on another.
-    fn hold_impression(&mut self, impression: &Impression<'_>) -> Result<(), E>;
+    fn hold_impression(&mut self, hour: EpochIndex, impression: &Impression<'_>) -> Result<(), E>;
 
-    /// Moves every held impression to its epoch, the epochs having begun at `start`.
-    fn assign_epochs(&mut self, start: Timestamp, period_ms: i64) -> Result<(), E>;
+    /// Moves every held impression to its epoch, now that moments have one.
+    fn assign_epochs(&mut self, epoch_of: &dyn Fn(Timestamp) -> EpochIndex) -> Result<(), E>;
 
     /// Forgets a site at its own request (the draft's "clear impressions for a site").
     fn forget_site(&mut self, site: SiteId) -> Result<(), E>;
@@ -97,8 +101,8 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     /// Forgets the names of sites that nothing stored names: they tell where the user has been.
     fn forget_unused_sites(&mut self) -> Result<(), E>;
 
-    /// Keeps an attribution object under a number, replacing what is there. Objects may be limited,
-    /// if one conversion site cannot displace another's.
+    /// Keeps an attribution object under a number, replacing what is there. If that makes more than
+    /// [`MAX_OBJECTS`], the oldest of the conversion site that has most goes.
     fn put_object(&mut self, id: u64, object: AttributionObject) -> Result<(), E>;
 
     /// The attribution object of a number.
@@ -107,6 +111,9 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     /// Makes the changes durable. Dropping the transaction instead forgets them.
     fn finish(self) -> Result<(), E>;
 }
+
+/// How many attribution objects are kept: a conversion is shared at once or never.
+pub const MAX_OBJECTS: usize = 1024;
 
 /// What a user agent knows of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

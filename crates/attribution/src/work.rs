@@ -4,12 +4,13 @@ use std::marker::PhantomData;
 
 use bigbird::{
     Admission, Admit, AttributionQuery, Changes, Charge, Check, CommitError, EpochIndex, Filter,
-    MicroEpsilon, Request, SiteId, Timestamp, UserAction, Window,
+    Impression, MicroEpsilon, Request, SiteId, Timestamp, UserAction, Window,
 };
 
-use crate::call::{Conversion, Querier};
-use crate::clock::{EpochClock, days_before};
-use crate::config::{Config, Randomness};
+use crate::call::{Call, Caller, Conversion, Querier};
+use crate::clock::{EpochClock, days_after, days_before, hour};
+use crate::config::{Config, EpochStart, Randomness};
+use crate::options::{ImpressionOptions, ValidImpression};
 use crate::site::Site;
 use crate::storage::{State, Transaction};
 
@@ -64,8 +65,9 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
         let fraction = self.randomness.epoch_start();
         let start = EpochClock::random_start(moment, fraction, period_ms);
         self.state.epoch_start = Some(start);
-        self.tx.assign_epochs(start, period_ms)?;
-        Ok(EpochClock { start, period_ms })
+        let clock = EpochClock { start, period_ms };
+        self.tx.assign_epochs(&|moment| clock.epoch(moment))?;
+        Ok(clock)
     }
 
     /// The oldest moment that a request can look back to.
@@ -115,6 +117,53 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
             }
         }
         Ok(None)
+    }
+
+    /// Saves an impression, if the API is enabled and its user action may involve the site.
+    pub(crate) fn save(
+        &mut self,
+        call: &Call<'_>,
+        caller: &Caller,
+        options: &ImpressionOptions,
+        valid: &ValidImpression,
+    ) -> Result<(), E> {
+        if !self.state.enabled {
+            return Ok(());
+        }
+        let site = self.tx.site_id(&caller.site)?;
+        let intermediary = match &caller.intermediary {
+            Some(intermediary) => Some(self.tx.site_id(intermediary)?),
+            None => None,
+        };
+        let conversion_sites = self.site_ids(&valid.conversion_sites)?;
+        let conversion_callers = self.site_ids(&valid.conversion_callers)?;
+        let mut impression = Impression {
+            site,
+            intermediary,
+            user_action: UserAction(0),
+            timestamp: call.now,
+            expires: days_after(call.now, valid.lifetime_days),
+            match_value: options.match_value,
+            histogram_index: options.histogram_index,
+            priority: options.priority,
+            conversion_sites: &conversion_sites,
+            conversion_callers: &conversion_callers,
+        };
+        let policy = &self.config.policy;
+        let has_actions = policy.domain_cap().is_some() || !policy.matches_own_action();
+        let later = self.config.epoch_start == EpochStart::FirstConversion && !has_actions;
+        if later && self.state.epoch_start.is_none() {
+            let hour = EpochIndex(hour(call.now));
+            self.tx.hold_impression(hour, &impression)?;
+            return Ok(());
+        }
+        let epoch = self.clock(call.now)?.epoch(call.now);
+        impression.user_action = call.action_id(epoch);
+        // What cannot be admitted is dropped, and the page does not learn of it.
+        if self.admit(impression.user_action, epoch, site)? {
+            self.tx.save_impression(epoch, &impression)?;
+        }
+        Ok(())
     }
 
     /// The query of a conversion for the budget manager.

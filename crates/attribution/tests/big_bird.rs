@@ -10,9 +10,9 @@ use std::rc::Rc;
 
 use bigbird::attribution::Touch;
 use bigbird::{
-    Admission, AttributionObject, AttributionQuery, Cause, Changes, Check, CommitError, EpochIndex,
-    EventStore, Fate, Filter, FilterKind, Impression, LedgerStore, MicroEpsilon, Profile, Relevant,
-    SiteId, Timestamp, UserAction,
+    Admission, AttributionObject, AttributionQuery, Balance, Cause, Changes, Check, CommitError,
+    EpochIndex, EventStore, Fate, Filter, FilterKind, Impression, LedgerStore, MicroEpsilon,
+    Profile, Relevant, SiteId, Timestamp, UserAction,
 };
 use bigbird_attribution::{
     AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
@@ -491,8 +491,9 @@ impl Transaction<Infallible> for CountingTransaction<'_> {
         site_id(&mut Self, site: &Site) -> SiteId;
         site(&Self, id: SiteId) -> Option<Site>;
         save_impression(&mut Self, epoch: EpochIndex, impression: &Impression<'_>) -> ();
-        hold_impression(&mut Self, impression: &Impression<'_>) -> ();
-        assign_epochs(&mut Self, start: Timestamp, period_ms: i64) -> ();
+        filters(&Self) -> Vec<(EpochIndex, Filter, Balance)>;
+        hold_impression(&mut Self, hour: EpochIndex, impression: &Impression<'_>) -> ();
+        assign_epochs(&mut Self, epoch_of: &dyn Fn(Timestamp) -> EpochIndex) -> ();
         forget_site(&mut Self, site: SiteId) -> ();
         remove_impressions(&mut Self, sites: Option<&[SiteId]>) -> ();
         remove_expired(&mut Self, now: Timestamp) -> ();

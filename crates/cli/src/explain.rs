@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use bigbird::{Balance, Cause, Fate, Filter, Profile, SiteId};
-use bigbird_attribution::scenario::{Action, Case, Event, Outcome, Player, Scenario};
+use bigbird::{Balance, Cause, Fate, Profile};
+use bigbird_attribution::requests::Request;
+use bigbird_attribution::scenario::{Case, Event, Outcome, Scenario, ScenarioPlayer};
 use bigbird_attribution::{EpochExplanation, Explanation, Memory};
 
 use crate::conformance::{read_lines, read_w3c};
@@ -72,11 +73,11 @@ fn read(args: &Args) -> Result<Scenario, String> {
 }
 
 /// Plays an event and writes what it did.
-fn tell(text: &mut String, player: &mut Player, event: &Event) -> std::fmt::Result {
-    let before = budgets(player.agent.storage());
-    let explanation = player.explain(event);
-    let outcome = player.play(event);
-    let after = budgets(player.agent.storage());
+fn tell(text: &mut String, player: &mut ScenarioPlayer<Memory>, event: &Event) -> std::fmt::Result {
+    let before = budgets(player);
+    let explanation = event.explain(player);
+    let Ok(outcome) = event.play(player);
+    let after = budgets(player);
 
     writeln!(text, "\n{:>10} s  {}", event.seconds, what(event))?;
     match &outcome {
@@ -181,28 +182,31 @@ fn what(event: &Event) -> String {
         Some(site) => format!(", by {site}"),
         None => String::new(),
     };
-    match &event.action {
-        Action::SaveImpression {
+    match &event.request {
+        Request::SaveImpression {
             site,
             intermediary_site,
             ..
         } => format!("an impression on {site}{}", by(intermediary_site)),
-        Action::MeasureConversion {
+        Request::MeasureConversion {
             site,
             intermediary_site,
             ..
         } => {
-            let details = event.conversion().map(|(_, options)| {
-                format!(
-                    ": value {} of {}, epsilon {}",
-                    options.value, options.max_value, options.epsilon
-                )
-            });
+            let details = event
+                .request
+                .conversion(event.moment())
+                .map(|(_, options)| {
+                    format!(
+                        ": value {} of {}, epsilon {}",
+                        options.value, options.max_value, options.epsilon
+                    )
+                });
             let by = by(intermediary_site);
             format!("a conversion on {site}{by}{}", details.unwrap_or_default())
         }
-        Action::ClearImpressionsForSite { site } => format!("{site} clears its impressions"),
-        Action::ClearBrowsingHistoryForAttribution {
+        Request::ClearImpressionsForSite { site } => format!("{site} clears its impressions"),
+        Request::ClearBrowsingHistoryForAttribution {
             sites,
             forget_visits,
             ..
@@ -216,36 +220,22 @@ fn what(event: &Event) -> String {
                 false => format!("the user clears data of {sites}"),
             }
         }
-        Action::EnableApi => "the user enables the API".to_owned(),
-        Action::DisableApi => "the user disables the API".to_owned(),
-        Action::Activate => "the user interacts with the page".to_owned(),
-        Action::Navigate { to, .. } => match to {
+        Request::EnableApi => "the user enables the API".to_owned(),
+        Request::DisableApi => "the user disables the API".to_owned(),
+        Request::Activate => "the user interacts with the page".to_owned(),
+        Request::Navigate { to, .. } => match to {
             Some(site) => format!("the tab goes to {site}"),
             None => "the tab goes to a page without a site".to_owned(),
         },
-        Action::Maintain => "the user agent cleans up".to_owned(),
+        Request::Maintain => "the user agent cleans up".to_owned(),
     }
 }
 
 /// Every filter that was charged, by epoch and name.
-fn budgets(memory: &Memory) -> BTreeMap<(i64, String), Balance> {
-    let name = |site: SiteId| match memory.site(site) {
-        Some(site) => site.to_string(),
-        None => format!("site {}", site.0),
-    };
-    let mut budgets = BTreeMap::new();
-    for view in memory.ledger().epochs() {
-        for (filter, balance) in view.filters() {
-            let kind = filter.kind();
-            let name = match filter {
-                Filter::Global => kind.to_string(),
-                Filter::UserAction(action) => format!("{kind} of action {}", action.0),
-                Filter::Querier(site)
-                | Filter::ImpressionSite(site)
-                | Filter::ConversionSite(site) => format!("{kind} of {}", name(site)),
-            };
-            budgets.insert((view.epoch().0, name), balance);
-        }
-    }
-    budgets
+fn budgets(player: &mut ScenarioPlayer<Memory>) -> BTreeMap<(i64, String), Balance> {
+    let Ok(budgets) = player.agent.budgets();
+    let named = budgets.into_iter();
+    named
+        .map(|budget| ((budget.epoch, budget.to_string()), budget.balance))
+        .collect()
 }

@@ -25,6 +25,16 @@ pub enum Filter {
 }
 
 impl Filter {
+    /// The site it belongs to, if it is a site's.
+    pub const fn site(self) -> Option<SiteId> {
+        match self {
+            Self::Querier(site) | Self::ImpressionSite(site) | Self::ConversionSite(site) => {
+                Some(site)
+            }
+            Self::Global | Self::UserAction(_) => None,
+        }
+    }
+
     /// What kind of filter it is.
     pub const fn kind(self) -> FilterKind {
         match self {
