@@ -6,8 +6,11 @@ use std::{fs, io};
 
 use bigbird::Profile;
 use bigbird_attribution::scenario::{Case, Mismatch, Scenario, ScenarioConfig};
+use bigbird_store::{SqliteStore, StoreOptions};
+use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::scratch::Scratch;
 use crate::{Failed, Finished, output};
 
 #[derive(Debug, clap::Args)]
@@ -24,9 +27,22 @@ pub(crate) struct Args {
     /// Play all scenarios under this profile [default: the scenario's own, or w3c-draft]
     #[arg(long)]
     profile: Option<Profile>,
+    /// Where the user agent keeps its data while a scenario is played
+    #[arg(long, value_enum, default_value_t)]
+    store: Store,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Where the user agent keeps its data.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Store {
+    /// In memory
+    #[default]
+    Memory,
+    /// In a file, which is gone afterwards
+    Sqlite,
 }
 
 pub(crate) fn run(args: &Args) -> Finished {
@@ -34,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Finished {
     for path in &args.paths {
         let cases = read(path).map_err(Failed::unreadable)?;
         for (file, case) in cases {
-            tally.add(&file, &case, args.profile)?;
+            tally.add(&file, &case, args)?;
         }
     }
     let text = if args.json {
@@ -62,9 +78,12 @@ struct Failure {
 }
 
 impl Tally {
-    fn add(&mut self, file: &str, case: &Case, profile: Option<Profile>) -> Result<(), Failed> {
-        let mismatches = case
-            .run(profile)
+    fn add(&mut self, file: &str, case: &Case, args: &Args) -> Result<(), Failed> {
+        let mismatches = match (args.store, case) {
+            (Store::Sqlite, Case::Scenario(scenario)) => run_in_file(scenario, args.profile),
+            _ => case.run(args.profile),
+        };
+        let mismatches = mismatches
             .map_err(|why| Failed::unreadable(format!("{file}: {}: {why}", case.name())))?;
         if mismatches.is_empty() {
             self.passed += 1;
@@ -101,6 +120,20 @@ impl Tally {
         writeln!(text, "{} passed, {} failed", self.passed, self.failed)?;
         Ok(text)
     }
+}
+
+/// Plays a scenario on a store in a file.
+fn run_in_file(scenario: &Scenario, profile: Option<Profile>) -> Result<Vec<Mismatch>, String> {
+    let folder = Scratch::new().map_err(|error| format!("a folder for the store: {error}"))?;
+    let mut player = scenario.player_on(profile, |config| {
+        let options = StoreOptions {
+            limits: config.store_limits,
+            ..StoreOptions::default()
+        };
+        let path = folder.path().join("store");
+        SqliteStore::open_or_create(path, &options).map_err(|error| error.to_string())
+    })?;
+    scenario.run_on(&mut player)
 }
 
 /// The cases of a path, each with the file it is from.

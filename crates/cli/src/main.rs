@@ -5,6 +5,7 @@ mod example;
 mod explain;
 mod output;
 mod policy;
+mod scratch;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,186 @@
+//! Domain caps: which sites each user action was admitted to, per epoch.
+//!
+//! Every click is a user action, so there are many, and the whole ledger is verified when it is
+//! opened. So 64 consecutive user actions share a row.
+
+use bigbird::{Admission, Admit, EpochIndex, SiteId, UserAction};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::error::{Damage, Problem};
+use crate::seal::{Row, Seal, Table};
+use crate::transaction::SqliteTransaction;
+
+/// How many user actions share a row.
+const ACTIONS: u64 = 64;
+
+/// The bytes of one admission: which of the row's user actions, and which site.
+const ENTRY: usize = 5;
+
+/// What the user actions of one row were admitted to in an epoch.
+#[derive(Debug, Clone)]
+pub(crate) struct Block {
+    number: i64,
+    pub(crate) epoch: EpochIndex,
+    entries: Vec<u8>,
+}
+
+impl Block {
+    /// The row that a user action belongs to.
+    fn number(action: UserAction) -> i64 {
+        (action.0 / ACTIONS).cast_signed()
+    }
+
+    fn verify(self, checksum: i64) -> Result<(Self, Seal), Problem> {
+        let what = || {
+            let first = self.number.cast_unsigned().wrapping_mul(ACTIONS);
+            let epoch = self.epoch.0;
+            format!("the sites of user actions from {first} on in epoch {epoch}")
+        };
+        let seal = self.seal().verify(checksum, what)?;
+        if !self.entries.len().is_multiple_of(ENTRY) {
+            return Err(Damage::Row(what()).into());
+        }
+        Ok((self, seal))
+    }
+
+    fn seal(&self) -> Seal {
+        Row::of(Table::Admission)
+            .int(self.number)
+            .int(self.epoch.0)
+            .bytes(&self.entries)
+            .seal()
+    }
+
+    /// Every user action with a site that it was admitted to.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (UserAction, SiteId)> {
+        let first = self.number.cast_unsigned().wrapping_mul(ACTIONS);
+        let (entries, _) = self.entries.as_chunks::<ENTRY>();
+        entries.iter().map(move |&[action, a, b, c, d]| {
+            let action = UserAction(first.wrapping_add(u64::from(action)));
+            (action, SiteId(u32::from_le_bytes([a, b, c, d])))
+        })
+    }
+
+    fn push(&mut self, action: UserAction, site: SiteId) {
+        self.entries.push((action.0 % ACTIONS) as u8);
+        self.entries.extend_from_slice(&site.0.to_le_bytes());
+    }
+}
+
+/// Gives every row, having verified each.
+pub(crate) fn scan(
+    connection: &Connection,
+    mut each: impl FnMut(Block, Seal) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let mut statement =
+        connection.prepare_cached("SELECT block, epoch, entries, checksum FROM admission")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let block = Block {
+            number: row.get(0)?,
+            epoch: EpochIndex(row.get(1)?),
+            entries: row.get(2)?,
+        };
+        let (block, seal) = block.verify(row.get(3)?)?;
+        each(block, seal)?;
+    }
+    Ok(())
+}
+
+impl SqliteTransaction<'_> {
+    fn block(
+        &self,
+        action: UserAction,
+        epoch: EpochIndex,
+    ) -> Result<Option<(Block, Seal)>, Problem> {
+        let number = Block::number(action);
+        let mut statement = self.connection().prepare_cached(
+            "SELECT entries, checksum FROM admission WHERE block = ? AND epoch = ?",
+        )?;
+        let found: Option<(Vec<u8>, i64)> = statement
+            .query_row([number, epoch.0], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let Some((entries, checksum)) = found else {
+            return Ok(None);
+        };
+        let block = Block {
+            number,
+            epoch,
+            entries,
+        };
+        block.verify(checksum).map(Some)
+    }
+
+    pub(crate) fn admission_of(
+        &self,
+        action: UserAction,
+        epoch: EpochIndex,
+        site: SiteId,
+    ) -> Result<Admission, Problem> {
+        let Some(setup) = &self.device.state.setup else {
+            return Ok(Admission::Refused);
+        };
+        let Some(cap) = setup.domain_cap else {
+            return Ok(Admission::Granted);
+        };
+        if epoch < self.device.first_epoch {
+            return Ok(Admission::Refused);
+        }
+        let mut others = 0;
+        if let Some((block, _)) = self.block(action, epoch)? {
+            for (_, admitted) in block.entries().filter(|(other, _)| *other == action) {
+                if admitted == site {
+                    return Ok(Admission::Granted);
+                }
+                others += 1;
+            }
+        }
+        if others < cap.get() {
+            Ok(Admission::Room)
+        } else {
+            Ok(Admission::Refused)
+        }
+    }
+
+    /// Admits a site, for which there is room.
+    pub(crate) fn write_admission(&mut self, admit: Admit) -> Result<(), Problem> {
+        let Admit {
+            user_action,
+            epoch,
+            site,
+        } = admit;
+        let mut block = match self.block(user_action, epoch)? {
+            Some((block, seal)) => {
+                self.device.digest.remove(seal);
+                block
+            }
+            None => Block {
+                number: Block::number(user_action),
+                epoch,
+                entries: Vec::new(),
+            },
+        };
+        block.push(user_action, site);
+        let seal = block.seal();
+        self.connection()
+            .prepare_cached("REPLACE INTO admission VALUES (?, ?, ?, ?)")?
+            .execute(params![block.number, epoch.0, block.entries, seal.checksum])?;
+        self.device.digest.add(seal);
+        Ok(())
+    }
+
+    pub(crate) fn prune_admissions(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
+        let mut gone = Vec::new();
+        scan(self.connection(), |block, seal| {
+            if block.epoch < epoch {
+                gone.push(seal);
+            }
+            Ok(())
+        })?;
+        self.connection()
+            .execute("DELETE FROM admission WHERE epoch < ?", [epoch.0])?;
+        gone.into_iter()
+            .for_each(|seal| self.device.digest.remove(seal));
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Why a store cannot be used: every error names the file and what is wrong with it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
+use rusqlite::ffi;
+use thiserror::Error;
+
+/// What failed, and on which file.
+///
+/// Whatever it is, nothing was released and nothing was forgotten: the transaction did not happen,
+/// or, if its very end failed, may have happened without an answer.
+#[derive(Debug, Error)]
+#[error("{}: {problem}", path.display())]
+pub struct StoreError {
+    path: PathBuf,
+    problem: Problem,
+}
+
+impl StoreError {
+    pub(crate) fn new(path: &Path, problem: impl Into<Problem>) -> Self {
+        Self {
+            path: path.to_owned(),
+            problem: problem.into(),
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is wrong.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+}
+
+/// What is wrong with a store.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// There is no file.
+    #[error("there is no such file")]
+    Missing,
+    /// There is a file where none should be.
+    #[error("the file exists already")]
+    Exists,
+    /// Not a database, or not one of ours.
+    #[error("it is no Big Bird store")]
+    NotAStore,
+    /// It is one, and something in it is not what was written.
+    #[error("it is damaged: {0}")]
+    Damaged(Damage),
+    /// A newer program wrote it.
+    #[error("its schema is of version {found}, this program knows up to {known}")]
+    NewerSchema {
+        /// The version of the file.
+        found: i64,
+        /// The newest version that this program knows.
+        known: i64,
+    },
+    /// It may not be written.
+    #[error("it is read-only")]
+    ReadOnly,
+    /// The disk is full.
+    #[error("the disk is full")]
+    Full,
+    /// Another process kept it locked.
+    #[error("another process has kept it locked for {waited_ms} ms")]
+    Busy {
+        /// For how long we waited.
+        waited_ms: u64,
+    },
+    /// Another file is in its place, since a reset.
+    #[error("the file was replaced while it was open")]
+    Replaced,
+    /// It holds as much as it can: a number ran out.
+    #[error("there are no more numbers for {0}")]
+    Exhausted(&'static str),
+    /// The file system failed.
+    #[error("{operation} failed: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// SQLite failed for another reason.
+    #[error("{0}")]
+    Sqlite(rusqlite::Error),
+}
+
+/// What is damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Damage {
+    /// The file has no bytes.
+    Empty,
+    /// A page of the file does not match its checksum.
+    Page,
+    /// SQLite finds the structure of the file broken.
+    Structure(String),
+    /// A row does not match its checksum, or holds what cannot be.
+    Row(String),
+    /// The rows of the ledger do not match their digest: some are missing, or were added.
+    Digest,
+    /// The write-ahead log, without which what was last spent would come back.
+    Log(&'static str),
+    /// Something that must hold of the whole does not.
+    Invariant(String),
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the file is empty"),
+            Self::Page => f.write_str("a page does not match its checksum"),
+            Self::Structure(what) => write!(f, "{what}"),
+            Self::Row(what) => write!(f, "{what} does not match its checksum"),
+            Self::Digest => f.write_str("rows of the ledger are missing or were added"),
+            Self::Log(what) => write!(f, "the write-ahead log {what}"),
+            Self::Invariant(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<Damage> for Problem {
+    fn from(damage: Damage) -> Self {
+        Self::Damaged(damage)
+    }
+}
+
+impl From<rusqlite::Error> for Problem {
+    fn from(error: rusqlite::Error) -> Self {
+        let Some(failure) = error.sqlite_error() else {
+            // A column of another type, or a row that is not there: we wrote neither.
+            return Damage::Structure(error.to_string()).into();
+        };
+        match (failure.code, failure.extended_code) {
+            (_, ffi::SQLITE_IOERR_DATA) => Damage::Page.into(),
+            (_, ffi::SQLITE_IOERR_SHORT_READ) => {
+                Damage::Structure("the file is too short".to_owned()).into()
+            }
+            (ErrorCode::DatabaseCorrupt, _) => {
+                Damage::Structure("its pages do not fit together".to_owned()).into()
+            }
+            (ErrorCode::NotADatabase, _) => Self::NotAStore,
+            (ErrorCode::ReadOnly, _) => Self::ReadOnly,
+            (ErrorCode::DiskFull, _) => Self::Full,
+            // Every statement is our own: if one does not fit, the schema is not ours.
+            (ErrorCode::Unknown, _) if failure.extended_code == ffi::SQLITE_ERROR => {
+                Damage::Structure(error.to_string()).into()
+            }
+            _ => Self::Sqlite(error),
+        }
+    }
+}
+
+impl Problem {
+    pub(crate) fn io(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound => Self::Missing,
+            io::ErrorKind::StorageFull => Self::Full,
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => Self::ReadOnly,
+            io::ErrorKind::AlreadyExists => Self::Exists,
+            _ => Self::Io { operation, source },
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Filters, and sites that the user closed.
+
+use std::collections::HashMap;
+
+use bigbird::{
+    Balance, Capacity, Charge, Check, EpochIndex, Filter, MicroEpsilon, Refusal, SiteId, UserAction,
+};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::error::{Damage, Problem};
+use crate::seal::{Row, Seal, Table};
+use crate::transaction::SqliteTransaction;
+
+/// A filter as a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FilterRow {
+    pub(crate) epoch: EpochIndex,
+    pub(crate) filter: Filter,
+    pub(crate) consumed: MicroEpsilon,
+}
+
+impl FilterRow {
+    fn seal(&self) -> Seal {
+        let (kind, id) = key(self.filter);
+        Row::of(Table::Filter)
+            .int(self.epoch.0)
+            .int(kind)
+            .int(id)
+            .int(self.consumed.get().cast_signed())
+            .seal()
+    }
+
+    fn verify(&self, checksum: i64) -> Result<Seal, Problem> {
+        self.seal().verify(checksum, || {
+            format!("the {} in epoch {}", self.filter.kind(), self.epoch.0)
+        })
+    }
+}
+
+/// The kind and the id of a filter, as they are stored.
+fn key(filter: Filter) -> (i64, i64) {
+    match filter {
+        Filter::Querier(site) => (0, i64::from(site.0)),
+        Filter::Global => (1, 0),
+        Filter::ImpressionSite(site) => (2, i64::from(site.0)),
+        Filter::ConversionSite(site) => (3, i64::from(site.0)),
+        Filter::UserAction(action) => (4, action.0.cast_signed()),
+    }
+}
+
+fn from_key(kind: i64, id: i64) -> Result<Filter, Problem> {
+    let site = || u32::try_from(id).ok().map(SiteId);
+    let filter = match kind {
+        0 => site().map(Filter::Querier),
+        1 if id == 0 => Some(Filter::Global),
+        2 => site().map(Filter::ImpressionSite),
+        3 => site().map(Filter::ConversionSite),
+        4 => Some(Filter::UserAction(UserAction(id.cast_unsigned()))),
+        _ => None,
+    };
+    filter.ok_or_else(|| Damage::Row(format!("filter {id} of kind {kind}")).into())
+}
+
+/// Gives every filter that was charged, by epoch, having verified each.
+pub(crate) fn scan(
+    connection: &Connection,
+    mut each: impl FnMut(FilterRow, Seal) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let mut statement =
+        connection.prepare_cached("SELECT epoch, kind, id, consumed, checksum FROM filter")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let filter = FilterRow {
+            epoch: EpochIndex(row.get(0)?),
+            filter: from_key(row.get(1)?, row.get(2)?)?,
+            consumed: MicroEpsilon::new(row.get::<_, i64>(3)?.cast_unsigned()),
+        };
+        let seal = filter.verify(row.get(4)?)?;
+        each(filter, seal)?;
+    }
+    Ok(())
+}
+
+/// Gives every closed site, having verified each.
+pub(crate) fn scan_closed(
+    connection: &Connection,
+    mut each: impl FnMut(SiteId, EpochIndex, Seal) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let mut statement = connection.prepare_cached("SELECT site, until, checksum FROM closed")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (site, until) = (SiteId(row.get(0)?), EpochIndex(row.get(1)?));
+        let seal = verify_closed(site, until, row.get(2)?)?;
+        each(site, until, seal)?;
+    }
+    Ok(())
+}
+
+fn seal_closed(site: SiteId, until: EpochIndex) -> Seal {
+    Row::of(Table::Closed).site(site).int(until.0).seal()
+}
+
+fn verify_closed(site: SiteId, until: EpochIndex, checksum: i64) -> Result<Seal, Problem> {
+    seal_closed(site, until).verify(checksum, || format!("the closing of site {}", site.0))
+}
+
+impl SqliteTransaction<'_> {
+    /// What was consumed of a filter.
+    fn consumed(&self, epoch: EpochIndex, filter: Filter) -> Result<Option<MicroEpsilon>, Problem> {
+        let (kind, id) = key(filter);
+        let mut statement = self.connection().prepare_cached(
+            "SELECT consumed, checksum FROM filter WHERE epoch = ? AND kind = ? AND id = ?",
+        )?;
+        let found: Option<(i64, i64)> = statement
+            .query_row([epoch.0, kind, id], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let Some((consumed, checksum)) = found else {
+            return Ok(None);
+        };
+        let consumed = MicroEpsilon::new(consumed.cast_unsigned());
+        let row = FilterRow {
+            epoch,
+            filter,
+            consumed,
+        };
+        row.verify(checksum)?;
+        Ok(Some(consumed))
+    }
+
+    /// The capacity of a filter. Before the store is set up there is none, and nothing can pay.
+    fn capacity(&self, filter: Filter) -> Capacity {
+        match &self.device.state.setup {
+            Some(setup) => setup.capacities.of(filter.kind()),
+            None => Capacity::Finite(MicroEpsilon::ZERO),
+        }
+    }
+
+    pub(crate) fn balance(&self, epoch: EpochIndex, filter: Filter) -> Result<Balance, Problem> {
+        let capacity = self.capacity(filter);
+        let consumed = match capacity {
+            Capacity::Unlimited => MicroEpsilon::ZERO,
+            // Pruned, hence spent.
+            Capacity::Finite(capacity) if epoch < self.device.first_epoch => capacity,
+            Capacity::Finite(_) => self.consumed(epoch, filter)?.unwrap_or_default(),
+        };
+        Ok(Balance { capacity, consumed })
+    }
+
+    /// What the filters will hold after these charges; or those that cannot pay.
+    pub(crate) fn after(
+        &self,
+        charges: &[Charge],
+    ) -> Result<Result<Vec<Charged>, Refusal>, Problem> {
+        let mut after: Vec<Charged> = Vec::new();
+        let mut places: HashMap<(EpochIndex, Filter), usize> = HashMap::new();
+        let mut refused = Vec::new();
+        for charge in charges.iter().filter(|charge| !charge.amount.is_zero()) {
+            let (epoch, filter) = (charge.epoch, charge.filter);
+            let at = match places.get(&(epoch, filter)) {
+                Some(&at) => at,
+                None => {
+                    let balance = self.balance(epoch, filter)?;
+                    if balance.capacity == Capacity::Unlimited {
+                        continue;
+                    }
+                    places.insert((epoch, filter), after.len());
+                    after.push(Charged {
+                        epoch,
+                        filter,
+                        before: balance.consumed,
+                        balance,
+                    });
+                    after.len() - 1
+                }
+            };
+            let charged = &mut after[at];
+            if charged.balance.covers(charge.amount) {
+                charged.balance.consumed += charge.amount;
+            } else {
+                refused.push(Check {
+                    epoch,
+                    filter,
+                    balance: charged.balance,
+                    asked: charge.amount,
+                });
+            }
+        }
+        if refused.is_empty() {
+            return Ok(Ok(after));
+        }
+        Ok(Err(Refusal::Filters(refused)))
+    }
+
+    pub(crate) fn write_charged(&mut self, charged: &[Charged]) -> Result<(), Problem> {
+        let mut statement = self.store.connection.prepare_cached(
+            "INSERT INTO filter VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO UPDATE SET consumed = ?4, checksum = ?5",
+        )?;
+        for &Charged {
+            epoch,
+            filter,
+            before,
+            balance,
+        } in charged
+        {
+            let row = |consumed| FilterRow {
+                epoch,
+                filter,
+                consumed,
+            };
+            // No filter has a row before it is charged.
+            if !before.is_zero() {
+                self.device.digest.remove(row(before).seal());
+            }
+            let seal = row(balance.consumed).seal();
+            let (kind, id) = key(filter);
+            statement.execute([
+                epoch.0,
+                kind,
+                id,
+                balance.consumed.get().cast_signed(),
+                seal.checksum,
+            ])?;
+            self.device.digest.add(seal);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn prune_filters(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
+        let mut gone = Vec::new();
+        scan(self.connection(), |row, seal| {
+            if row.epoch < epoch {
+                gone.push(seal);
+            }
+            Ok(())
+        })?;
+        self.connection()
+            .execute("DELETE FROM filter WHERE epoch < ?", [epoch.0])?;
+        gone.into_iter()
+            .for_each(|seal| self.device.digest.remove(seal));
+        let mut open = Vec::new();
+        scan_closed(self.connection(), |site, until, seal| {
+            if until < epoch {
+                open.push((site, seal));
+            }
+            Ok(())
+        })?;
+        for (site, seal) in open {
+            self.connection()
+                .execute("DELETE FROM closed WHERE site = ?", [site.0])?;
+            self.device.digest.remove(seal);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn closed(&self, site: SiteId) -> Result<Option<EpochIndex>, Problem> {
+        let mut statement = self
+            .connection()
+            .prepare_cached("SELECT until, checksum FROM closed WHERE site = ?")?;
+        let found: Option<(i64, i64)> = statement
+            .query_row([site.0], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let Some((until, checksum)) = found else {
+            return Ok(None);
+        };
+        verify_closed(site, EpochIndex(until), checksum)?;
+        Ok(Some(EpochIndex(until)))
+    }
+
+    pub(crate) fn close(&mut self, site: SiteId, until: EpochIndex) -> Result<(), Problem> {
+        let before = self.closed(site)?;
+        let until = before.map_or(until, |before| before.max(until));
+        let seal = seal_closed(site, until);
+        self.connection().execute(
+            "REPLACE INTO closed VALUES (?, ?, ?)",
+            params![site.0, until.0, seal.checksum],
+        )?;
+        if let Some(before) = before {
+            self.device.digest.remove(seal_closed(site, before));
+        }
+        self.device.digest.add(seal);
+        Ok(())
+    }
+}
+
+/// A filter before and after charges.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charged {
+    epoch: EpochIndex,
+    filter: Filter,
+    before: MicroEpsilon,
+    balance: Balance,
+}

@@ -1,0 +1,609 @@
+//! Impressions: saving within limits, finding by what a request asks for, forgetting.
+
+use std::collections::HashSet;
+
+use bigbird::attribution::Touch;
+use bigbird::{
+    AttributionQuery, EpochIndex, Impression, Query as _, Relevant, SiteId, Timestamp, UserAction,
+};
+use rusqlite::{Connection, OptionalExtension, Row as Found, params};
+
+use crate::error::{Damage, Problem};
+use crate::seal::{Row, Seal, Table};
+use crate::transaction::SqliteTransaction;
+
+/// The columns of an impression, in the order in which [`Stored::read`] wants them.
+macro_rules! columns {
+    () => {
+        "i.epoch, i.seq, i.site, i.caller, i.match_value, i.histogram_index, i.priority, \
+         i.timestamp, i.expires, i.user_action, i.audience, i.checksum"
+    };
+}
+
+/// Why somebody may measure an impression: the kinds of rows of `reach`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i64)]
+enum Reach {
+    /// Everybody may.
+    Anyone = 0,
+    /// It names the conversion site.
+    Site = 1,
+    /// It names the caller, on any conversion site.
+    Caller = 2,
+    /// It names the caller too, besides conversion sites: only to find it when the caller is
+    /// forgotten.
+    CallerOnSites = 3,
+}
+
+/// An impression as it is stored. Its audience is two sorted lists without repetition.
+#[derive(Debug, Clone)]
+struct Stored {
+    site: SiteId,
+    caller: SiteId,
+    user_action: UserAction,
+    timestamp: Timestamp,
+    expires: Timestamp,
+    match_value: u32,
+    histogram_index: u32,
+    priority: i32,
+    conversion_sites: Vec<SiteId>,
+    conversion_callers: Vec<SiteId>,
+}
+
+impl Stored {
+    fn new(impression: &Impression<'_>) -> Self {
+        let set = |list: &[SiteId]| {
+            let mut list = list.to_vec();
+            list.sort_unstable();
+            list.dedup();
+            list
+        };
+        Self {
+            site: impression.site,
+            caller: impression.caller(),
+            user_action: impression.user_action,
+            timestamp: impression.timestamp,
+            expires: impression.expires,
+            match_value: impression.match_value,
+            histogram_index: impression.histogram_index,
+            priority: impression.priority,
+            conversion_sites: set(impression.conversion_sites),
+            conversion_callers: set(impression.conversion_callers),
+        }
+    }
+
+    /// Reads and verifies a row.
+    fn read(row: &Found<'_>) -> Result<(EpochIndex, u32, Self), Problem> {
+        let (epoch, seq) = (EpochIndex(row.get(0)?), row.get(1)?);
+        let what = || format!("impression {seq} of epoch {}", epoch.0);
+        let audience = row.get_ref(10)?.as_blob().map_err(rusqlite::Error::from)?;
+        let Some((conversion_sites, conversion_callers)) = decode_audience(audience) else {
+            return Err(Damage::Row(what()).into());
+        };
+        let stored = Self {
+            site: SiteId(row.get(2)?),
+            caller: SiteId(row.get(3)?),
+            match_value: row.get(4)?,
+            histogram_index: row.get(5)?,
+            priority: row.get(6)?,
+            timestamp: Timestamp(row.get(7)?),
+            expires: Timestamp(row.get(8)?),
+            user_action: UserAction(row.get::<_, i64>(9)?.cast_unsigned()),
+            conversion_sites,
+            conversion_callers,
+        };
+        stored
+            .seal(epoch, seq, audience)
+            .verify(row.get(11)?, what)?;
+        Ok((epoch, seq, stored))
+    }
+
+    fn seal(&self, epoch: EpochIndex, seq: u32, audience: &[u8]) -> Seal {
+        Row::of(Table::Impression)
+            .int(epoch.0)
+            .int(i64::from(seq))
+            .site(self.site)
+            .site(self.caller)
+            .int(i64::from(self.match_value))
+            .int(i64::from(self.histogram_index))
+            .int(i64::from(self.priority))
+            .int(self.timestamp.0)
+            .int(self.expires.0)
+            .int(self.user_action.0.cast_signed())
+            .bytes(audience)
+            .seal()
+    }
+
+    fn impression(&self) -> Impression<'_> {
+        Impression {
+            site: self.site,
+            intermediary: (self.caller != self.site).then_some(self.caller),
+            user_action: self.user_action,
+            timestamp: self.timestamp,
+            expires: self.expires,
+            match_value: self.match_value,
+            histogram_index: self.histogram_index,
+            priority: self.priority,
+            conversion_sites: &self.conversion_sites,
+            conversion_callers: &self.conversion_callers,
+        }
+    }
+
+    /// The two lists, after the length of the first; nothing if both are empty.
+    fn audience(&self) -> Vec<u8> {
+        if self.conversion_sites.is_empty() && self.conversion_callers.is_empty() {
+            return Vec::new();
+        }
+        let sites = u32::try_from(self.conversion_sites.len()).unwrap_or(u32::MAX);
+        let lists = self.conversion_sites.iter().chain(&self.conversion_callers);
+        let words = std::iter::once(sites).chain(lists.map(|site| site.0));
+        words.flat_map(u32::to_le_bytes).collect()
+    }
+
+    /// The rows of `reach`.
+    fn reach(&self) -> impl Iterator<Item = (Reach, SiteId)> {
+        let (sites, callers) = (&self.conversion_sites, &self.conversion_callers);
+        let by_caller = if sites.is_empty() {
+            Reach::Caller
+        } else {
+            Reach::CallerOnSites
+        };
+        let open = sites.is_empty() && callers.is_empty();
+        let sites = sites.iter().map(|site| (Reach::Site, *site));
+        let callers = callers.iter().map(move |site| (by_caller, *site));
+        let anyone = open.then_some((Reach::Anyone, SiteId(0)));
+        sites.chain(callers).chain(anyone)
+    }
+}
+
+fn decode_audience(bytes: &[u8]) -> Option<(Vec<SiteId>, Vec<SiteId>)> {
+    let (words, rest) = bytes.as_chunks::<4>();
+    if !rest.is_empty() {
+        return None;
+    }
+    let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
+    let Some(sites) = words.next() else {
+        return Some((Vec::new(), Vec::new()));
+    };
+    let mut words = words.map(SiteId);
+    let sites: Vec<SiteId> = words.by_ref().take(sites as usize).collect();
+    Some((sites, words.collect()))
+}
+
+/// Gives every impression, by epoch and in the order of saving, having verified each.
+pub(crate) fn scan(
+    connection: &Connection,
+    mut each: impl FnMut(EpochIndex, u32, Impression<'_>) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM impression i ORDER BY epoch, seq"
+    ))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (epoch, seq, stored) = Stored::read(row)?;
+        each(epoch, seq, stored.impression())?;
+    }
+    Ok(())
+}
+
+/// Gives the impressions that somebody may measure for a reason, as `reach` lists them.
+pub(crate) fn scan_reach(
+    connection: &Connection,
+    mut each: impl FnMut(i64, SiteId, EpochIndex, u32),
+) -> Result<(), Problem> {
+    let mut statement = connection.prepare_cached("SELECT kind, id, epoch, seq FROM reach")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        each(
+            row.get(0)?,
+            SiteId(row.get(1)?),
+            EpochIndex(row.get(2)?),
+            row.get(3)?,
+        );
+    }
+    Ok(())
+}
+
+/// The rows that `reach` should have for an impression.
+pub(crate) fn reach_of(impression: &Impression<'_>) -> Vec<(i64, SiteId)> {
+    let stored = Stored::new(impression);
+    stored.reach().map(|(kind, id)| (kind as i64, id)).collect()
+}
+
+/// A property that impressions have in common, by which they can be found: a statement that counts
+/// those of one epoch up to a limit, one that gives them, and the values that a request asks for.
+struct Way {
+    count: &'static str,
+    visit: &'static str,
+    keys: Vec<(i64, i64)>,
+}
+
+macro_rules! way {
+    ($column:literal, $keys:expr) => {
+        Way {
+            // The first parameter is not needed here, but is there in each.
+            count: concat!(
+                "SELECT count(*) FROM (SELECT 1 FROM impression INDEXED BY impression_by_",
+                $column,
+                " WHERE ?1 = 0 AND ",
+                $column,
+                " = ?2 AND epoch = ?3 LIMIT ?4)"
+            ),
+            visit: concat!(
+                "SELECT ",
+                columns!(),
+                " FROM impression i INDEXED BY impression_by_",
+                $column,
+                " WHERE ?1 = 0 AND i.",
+                $column,
+                " = ?2 AND i.epoch = ?3"
+            ),
+            keys: $keys,
+        }
+    };
+}
+
+impl Way {
+    /// Every way to find what a request asks for.
+    fn all(query: &AttributionQuery) -> Vec<Self> {
+        fn keys<T: Copy + Into<i64>>(values: impl IntoIterator<Item = T>) -> Vec<(i64, i64)> {
+            let mut keys: Vec<_> = values.into_iter().map(|value| (0, value.into())).collect();
+            keys.dedup();
+            keys
+        }
+        let ids = |sites: &[SiteId]| keys(sites.iter().map(|site| site.0));
+        let anyone = (Reach::Anyone as i64, 0);
+        let site = (
+            Reach::Site as i64,
+            i64::from(query.request().conversion_site.0),
+        );
+        let callers = query.callers().iter();
+        let callers = callers.map(|caller| (Reach::Caller as i64, i64::from(caller.0)));
+        let reach = Self {
+            count: "SELECT count(*) FROM (SELECT 1 FROM reach
+                    WHERE kind = ?1 AND id = ?2 AND epoch = ?3 LIMIT ?4)",
+            visit: concat!(
+                "SELECT ",
+                columns!(),
+                " FROM reach r CROSS JOIN impression i
+                 ON i.epoch = r.epoch AND i.seq = r.seq
+                 WHERE r.kind = ?1 AND r.id = ?2 AND r.epoch = ?3"
+            ),
+            keys: [anyone, site].into_iter().chain(callers).collect(),
+        };
+        let restricted = [
+            way!("site", ids(query.impression_sites())),
+            way!("caller", ids(query.impression_callers())),
+            way!("match_value", keys(query.match_values().iter().copied())),
+        ];
+        let restricted = restricted.into_iter().filter(|way| !way.keys.is_empty());
+        restricted.chain([reach]).collect()
+    }
+
+    /// How many impressions of an epoch it leads to, up to a limit.
+    fn count(
+        &self,
+        connection: &Connection,
+        epoch: EpochIndex,
+        limit: i64,
+    ) -> Result<i64, Problem> {
+        let mut statement = connection.prepare_cached(self.count)?;
+        let mut count = 0;
+        for &(kind, id) in &self.keys {
+            if count >= limit {
+                break;
+            }
+            let more: i64 =
+                statement.query_row([kind, id, epoch.0, limit - count], |row| row.get(0))?;
+            count += more;
+        }
+        Ok(count)
+    }
+
+    /// The way that leads to the fewest impressions of an epoch. Counting goes on by steps, each
+    /// way in turn, so that it costs about as much as the shortest way does.
+    fn shortest(
+        ways: Vec<Self>,
+        connection: &Connection,
+        epoch: EpochIndex,
+    ) -> Result<Option<Self>, Problem> {
+        let mut ways = ways;
+        if ways.len() < 2 {
+            return Ok(ways.pop());
+        }
+        let mut limit = 16;
+        loop {
+            for at in 0..ways.len() {
+                if ways[at].count(connection, epoch, limit)? < limit {
+                    return Ok(Some(ways.swap_remove(at)));
+                }
+            }
+            limit *= 8;
+        }
+    }
+}
+
+impl SqliteTransaction<'_> {
+    /// Finds what is relevant to a query in an epoch, looking only at impressions that have
+    /// something in common which the query asks for.
+    pub(crate) fn find_relevant(
+        &self,
+        epoch: EpochIndex,
+        query: &AttributionQuery,
+        found: &mut Vec<Relevant<Touch>>,
+    ) -> Result<(), Problem> {
+        let connection = self.connection();
+        let Some(way) = Way::shortest(Way::all(query), connection, epoch)? else {
+            return Ok(());
+        };
+        let mut statement = connection.prepare_cached(way.visit)?;
+        // Two callers may share one impression.
+        let mut seen = (query.callers().len() > 1).then(HashSet::new);
+        for (kind, id) in way.keys {
+            let mut rows = statement.query([kind, id, epoch.0])?;
+            while let Some(row) = rows.next()? {
+                let (_, order, stored) = Stored::read(row)?;
+                if !seen.as_mut().is_none_or(|seen| seen.insert(order)) {
+                    continue;
+                }
+                if let Some(detail) = query.relevant(stored.impression()) {
+                    found.push(Relevant {
+                        epoch,
+                        order,
+                        site: stored.site,
+                        user_action: stored.user_action,
+                        detail,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves an impression; if that makes too many in its epoch, the oldest of the site that has
+    /// most there goes, and of several such sites, of the one whose oldest is oldest.
+    pub(crate) fn write_impression(
+        &mut self,
+        epoch: EpochIndex,
+        impression: &Impression<'_>,
+    ) -> Result<(), Problem> {
+        if epoch < self.device.first_epoch {
+            return Ok(());
+        }
+        let stored = Stored::new(impression);
+        let Some(size) = self.append(epoch, &stored)? else {
+            return Ok(());
+        };
+        if size > i64::from(self.store.limits.impressions_per_epoch.get()) {
+            let evicted: Option<u32> = self
+                .connection()
+                .prepare_cached(
+                    "SELECT oldest FROM crowd WHERE epoch = ?
+                     ORDER BY impressions DESC, oldest LIMIT 1",
+                )?
+                .query_row([epoch.0], |row| row.get(0))
+                .optional()?;
+            if let Some(seq) = evicted {
+                self.remove(epoch, seq)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores an impression and says how many its epoch has now; or does not, if the epoch has no
+    /// more numbers.
+    fn append(&mut self, epoch: EpochIndex, stored: &Stored) -> Result<Option<i64>, Problem> {
+        let connection = self.connection();
+        let (size, next): (i64, i64) = connection
+            .prepare_cached(
+                "INSERT INTO epoch_size VALUES (?, 1, 1) ON CONFLICT DO UPDATE
+                 SET impressions = impressions + 1, next_seq = next_seq + 1
+                 RETURNING impressions, next_seq",
+            )?
+            .query_row([epoch.0], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let Ok(seq) = u32::try_from(next - 1) else {
+            connection.execute(
+                "UPDATE epoch_size SET impressions = impressions - 1, next_seq = next_seq - 1
+                 WHERE epoch = ?",
+                [epoch.0],
+            )?;
+            return Ok(None);
+        };
+        self.insert(epoch, seq, stored)?;
+        connection
+            .prepare_cached(
+                "INSERT INTO crowd VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE
+                 SET impressions = impressions + 1",
+            )?
+            .execute(params![epoch.0, stored.site.0, seq])?;
+        Ok(Some(size))
+    }
+
+    fn insert(&self, epoch: EpochIndex, seq: u32, stored: &Stored) -> Result<(), Problem> {
+        let connection = self.connection();
+        let audience = stored.audience();
+        let seal = stored.seal(epoch, seq, &audience);
+        connection
+            .prepare_cached("INSERT INTO impression VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?
+            .execute(params![
+                epoch.0,
+                seq,
+                stored.site.0,
+                stored.caller.0,
+                stored.match_value,
+                stored.histogram_index,
+                stored.priority,
+                stored.timestamp.0,
+                stored.expires.0,
+                stored.user_action.0.cast_signed(),
+                audience,
+                seal.checksum,
+            ])?;
+        let mut statement = connection.prepare_cached("INSERT INTO reach VALUES (?, ?, ?, ?)")?;
+        for (kind, id) in stored.reach() {
+            statement.execute(params![kind as i64, id.0, epoch.0, seq])?;
+        }
+        Ok(())
+    }
+
+    /// Removes an impression, and all that leads to it.
+    fn remove(&mut self, epoch: EpochIndex, seq: u32) -> Result<(), Problem> {
+        let Some(stored) = self.take(epoch, seq)? else {
+            return Ok(());
+        };
+        let connection = self.connection();
+        connection
+            .prepare_cached("UPDATE epoch_size SET impressions = impressions - 1 WHERE epoch = ?")?
+            .execute([epoch.0])?;
+        let oldest: Option<u32> = connection
+            .prepare_cached("SELECT min(seq) FROM impression WHERE site = ? AND epoch = ?")?
+            .query_row(params![stored.site.0, epoch.0], |row| row.get(0))?;
+        let of_site = params![epoch.0, stored.site.0, oldest];
+        let update = match oldest {
+            Some(_) => {
+                "UPDATE crowd SET impressions = impressions - 1, oldest = ?3
+                 WHERE epoch = ?1 AND site = ?2"
+            }
+            None => "DELETE FROM crowd WHERE epoch = ?1 AND site = ?2 AND ?3 IS NULL",
+        };
+        connection.prepare_cached(update)?.execute(of_site)?;
+        Ok(())
+    }
+
+    /// Removes an impression, leaving the sizes of its epoch as they are.
+    fn take(&mut self, epoch: EpochIndex, seq: u32) -> Result<Option<Stored>, Problem> {
+        let connection = self.connection();
+        let mut statement = connection.prepare_cached(concat!(
+            "SELECT ",
+            columns!(),
+            " FROM impression i WHERE epoch = ? AND seq = ?"
+        ))?;
+        let mut rows = statement.query(params![epoch.0, seq])?;
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        let (_, _, stored) = Stored::read(row)?;
+        drop(rows);
+        connection
+            .prepare_cached("DELETE FROM impression WHERE epoch = ? AND seq = ?")?
+            .execute(params![epoch.0, seq])?;
+        let mut statement = connection.prepare_cached(
+            "DELETE FROM reach WHERE kind = ? AND id = ? AND epoch = ? AND seq = ?",
+        )?;
+        for (kind, id) in stored.reach() {
+            statement.execute(params![kind as i64, id.0, epoch.0, seq])?;
+        }
+        Ok(Some(stored))
+    }
+
+    /// The places of the impressions that a statement gives.
+    fn places(
+        &self,
+        sql: &str,
+        parameters: impl rusqlite::Params,
+    ) -> Result<Vec<(EpochIndex, u32)>, Problem> {
+        let mut statement = self.connection().prepare_cached(sql)?;
+        let places = statement
+            .query_map(parameters, |row| Ok((EpochIndex(row.get(0)?), row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        Ok(places)
+    }
+
+    /// Removes the impressions on some sites, or all.
+    pub(crate) fn remove_of(&mut self, sites: Option<&[SiteId]>) -> Result<(), Problem> {
+        self.erased = true;
+        let Some(sites) = sites else {
+            self.connection().execute_batch(
+                "DELETE FROM impression; DELETE FROM reach; DELETE FROM crowd;
+                 DELETE FROM epoch_size;",
+            )?;
+            return Ok(());
+        };
+        for site in sites {
+            let of_site = "SELECT epoch, seq FROM impression WHERE site = ?";
+            for (epoch, seq) in self.places(of_site, [site.0])? {
+                self.remove(epoch, seq)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_expired_at(&mut self, now: Timestamp) -> Result<(), Problem> {
+        // It can match at the very moment of its expiry (notes on the draft, row 12).
+        let expired = "SELECT epoch, seq FROM impression WHERE expires < ?";
+        for (epoch, seq) in self.places(expired, [now.0])? {
+            self.remove(epoch, seq)?;
+            self.erased = true;
+        }
+        Ok(())
+    }
+
+    /// Removes what a site saved, takes it off the lists of others, and removes what then nobody
+    /// may measure any more.
+    pub(crate) fn forget_impressions_of(&mut self, site: SiteId) -> Result<(), Problem> {
+        let saved = "SELECT epoch, seq FROM impression WHERE caller = ?";
+        for (epoch, seq) in self.places(saved, [site.0])? {
+            self.remove(epoch, seq)?;
+            self.erased = true;
+        }
+        let naming = "SELECT DISTINCT epoch, seq FROM reach WHERE kind IN (?, ?, ?) AND id = ?";
+        let kinds = [Reach::Site, Reach::Caller, Reach::CallerOnSites].map(|kind| kind as i64);
+        let [by_site, by_caller, on_sites] = kinds;
+        let named = params![by_site, by_caller, on_sites, site.0];
+        for (epoch, seq) in self.places(naming, named)? {
+            self.erased = true;
+            let Some(mut stored) = self.take(epoch, seq)? else {
+                continue;
+            };
+            let mut nobody = false;
+            for list in [&mut stored.conversion_sites, &mut stored.conversion_callers] {
+                let named = !list.is_empty();
+                list.retain(|other| *other != site);
+                nobody |= named && list.is_empty();
+            }
+            self.insert(epoch, seq, &stored)?;
+            if nobody {
+                self.remove(epoch, seq)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn prune_impressions(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
+        for table in ["impression", "reach", "crowd", "epoch_size"] {
+            let sql = format!("DELETE FROM {table} WHERE epoch < ?");
+            let gone = self.connection().execute(&sql, [epoch.0])?;
+            self.erased |= gone > 0;
+        }
+        Ok(())
+    }
+
+    /// Stores every impression anew, in the epoch that is now its own.
+    pub(crate) fn assign(
+        &mut self,
+        epoch_of: impl Fn(Timestamp) -> EpochIndex,
+    ) -> Result<(), Problem> {
+        let held: Result<Vec<Stored>, Problem> = {
+            let connection = self.connection();
+            let mut statement = connection.prepare_cached(concat!(
+                "SELECT ",
+                columns!(),
+                " FROM impression i ORDER BY epoch, seq"
+            ))?;
+            let mut rows = statement.query([])?;
+            let mut held = Vec::new();
+            while let Some(row) = rows.next()? {
+                held.push(Stored::read(row)?.2);
+            }
+            Ok(held)
+        };
+        let held = held?;
+        self.remove_of(None)?;
+        for stored in held {
+            self.write_impression(epoch_of(stored.timestamp), &stored.impression())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! Verifying a store: the ledger when it is opened, and everything when somebody asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use bigbird::{Capacity, EpochIndex, SiteId};
+use rusqlite::Connection;
+
+use crate::device::Device;
+use crate::error::{Damage, Problem, StoreError};
+use crate::seal::Digest;
+use crate::store::{SqliteStore, StoreOptions};
+use crate::transaction::SqliteTransaction;
+use crate::{admissions, filters, impressions, objects, sites};
+
+/// Verifies every row of the ledger, the digest over them, and that no filter or cap holds more
+/// than it may.
+pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Problem> {
+    let mut digest = Digest::default();
+    let setup = device.state.setup;
+    let kept = |epoch: EpochIndex| epoch >= device.first_epoch;
+    sites::scan(connection, |_, _, seal| {
+        digest.add(seal);
+        Ok(())
+    })?;
+    filters::scan(connection, |row, seal| {
+        digest.add(seal);
+        let capacity = setup.map(|setup| setup.capacities.of(row.filter.kind()));
+        let within = match capacity {
+            Some(Capacity::Finite(capacity)) => row.consumed <= capacity,
+            Some(Capacity::Unlimited) | None => false,
+        };
+        holds(within && kept(row.epoch), || {
+            let (kind, epoch) = (row.filter.kind(), row.epoch.0);
+            format!(
+                "the {kind} in epoch {epoch} has consumed {}, more than it may",
+                row.consumed
+            )
+        })
+    })?;
+    let cap = setup
+        .and_then(|setup| setup.domain_cap)
+        .map_or(0, |cap| cap.get() as usize);
+    admissions::scan(connection, |block, seal| {
+        digest.add(seal);
+        let mut of_action: BTreeMap<_, usize> = BTreeMap::new();
+        for (action, _) in block.entries() {
+            *of_action.entry(action).or_default() += 1;
+        }
+        holds(
+            kept(block.epoch) && of_action.values().all(|&sites| sites <= cap),
+            || {
+                format!(
+                    "a user action in epoch {} has more sites than it may",
+                    block.epoch.0
+                )
+            },
+        )
+    })?;
+    filters::scan_closed(connection, |_, _, seal| {
+        digest.add(seal);
+        Ok(())
+    })?;
+    objects::scan(connection, |_, _, seal| {
+        digest.add(seal);
+        Ok(())
+    })?;
+    if digest != device.digest {
+        return Err(Damage::Digest.into());
+    }
+    Ok(())
+}
+
+fn holds(condition: bool, what: impl FnOnce() -> String) -> Result<(), Problem> {
+    match condition {
+        true => Ok(()),
+        false => Err(Damage::Invariant(what()).into()),
+    }
+}
+
+/// What a store that is in order holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Filters that were ever charged, in the epochs that are kept.
+    pub filters: u64,
+    /// Names of sites.
+    pub sites: u64,
+    /// Impressions.
+    pub impressions: u64,
+    /// Attribution objects.
+    pub objects: u64,
+}
+
+/// Verifies everything about a store: the pages and how they fit together, every row, the digest,
+/// every invariant, and that what leads to impressions leads to all of them and nowhere else.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(path: impl AsRef<Path>) -> Result<Checked, StoreError> {
+    let mut store = SqliteStore::open(path, &StoreOptions::default())?;
+    let path = store.path().to_owned();
+    let checked = SqliteTransaction::begin(&mut store).and_then(|transaction| {
+        structure(transaction.connection())?;
+        everything(transaction.connection(), &transaction.device)
+    });
+    checked.map_err(|problem| StoreError::new(&path, problem))
+}
+
+fn structure(connection: &Connection) -> Result<(), Problem> {
+    let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    if found == "ok" {
+        return Ok(());
+    }
+    Err(Damage::Structure(found.lines().collect::<Vec<_>>().join(", ")).into())
+}
+
+fn everything(connection: &Connection, device: &Device) -> Result<Checked, Problem> {
+    ledger(connection, device)?;
+    let mut checked = Checked::default();
+    filters::scan(connection, |_, _| {
+        checked.filters += 1;
+        Ok(())
+    })?;
+    objects::scan(connection, |_, _, _| {
+        checked.objects += 1;
+        Ok(())
+    })?;
+    let mut named = BTreeSet::new();
+    sites::scan(connection, |id, _, _| {
+        checked.sites += 1;
+        named.insert(id);
+        Ok(())
+    })?;
+    for site in sites::used_sites(connection)? {
+        holds(named.contains(&site), || {
+            format!("site {} has no name", site.0)
+        })?;
+    }
+
+    let mut reach = BTreeSet::new();
+    let mut sizes: BTreeMap<EpochIndex, (i64, u32)> = BTreeMap::new();
+    let mut crowd: BTreeMap<(EpochIndex, SiteId), (i64, u32)> = BTreeMap::new();
+    impressions::scan(connection, |epoch, seq, impression| {
+        checked.impressions += 1;
+        for (kind, id) in impressions::reach_of(&impression) {
+            reach.insert((kind, id, epoch, seq));
+        }
+        let size = sizes.entry(epoch).or_default();
+        *size = (size.0 + 1, seq);
+        let of_site = crowd.entry((epoch, impression.site)).or_insert((0, seq));
+        of_site.0 += 1;
+        let kept = device.state.epoch_start.is_none() || epoch >= device.first_epoch;
+        holds(kept, || {
+            format!("impression {seq} is of epoch {}, which was pruned", epoch.0)
+        })
+    })?;
+    let mut stored = BTreeSet::new();
+    impressions::scan_reach(connection, |kind, id, epoch, seq| {
+        stored.insert((kind, id, epoch, seq));
+    })?;
+    holds(stored == reach, || {
+        "who may measure what is not as the impressions say".to_owned()
+    })?;
+    let mut statement =
+        connection.prepare("SELECT epoch, impressions, next_seq FROM epoch_size")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (epoch, count, next): (_, i64, i64) =
+            (EpochIndex(row.get(0)?), row.get(1)?, row.get(2)?);
+        let (counted, last) = match sizes.remove(&epoch) {
+            Some((counted, last)) => (counted, i64::from(last)),
+            None => (0, -1),
+        };
+        holds(count == counted && next > last, || {
+            format!("epoch {} has {counted} impressions, not {count}", epoch.0)
+        })?;
+    }
+    let mut statement = connection.prepare("SELECT epoch, site, impressions, oldest FROM crowd")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (epoch, site) = (EpochIndex(row.get(0)?), SiteId(row.get(1)?));
+        let found = Some((row.get(2)?, row.get(3)?));
+        holds(crowd.remove(&(epoch, site)) == found, || {
+            format!(
+                "the impressions of site {} in epoch {} are counted wrongly",
+                site.0, epoch.0
+            )
+        })?;
+    }
+    holds(sizes.is_empty() && crowd.is_empty(), || {
+        "some impressions are not counted".to_owned()
+    })?;
+    Ok(checked)
+}

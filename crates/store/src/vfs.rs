@@ -1,0 +1,232 @@
+//! Page checksums: a thin layer between SQLite and the file.
+//!
+//! SQLite does not checksum the pages of its database file. A flipped bit in a pointer between
+//! pages could let a later write of anything overwrite the ledger. So each page ends with eight
+//! bytes that SQLite leaves to us, in which a checksum of the page and its number is written with
+//! every write and verified with every read. The write-ahead log has checksums of its own; it, and
+//! everything else, is left to SQLite's default layer.
+//!
+//! SQLite's interface for this is C: a table of functions for a file system, and one for each open
+//! file. We copy both tables and replace three functions: opening, reading and writing.
+#![allow(unsafe_code, reason = "SQLite's interface for this is C")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rusqlite::ffi;
+use twox_hash::XxHash3_64;
+
+/// The name by which connections ask for this layer.
+pub(crate) const NAME: &CStr = c"bigbird";
+
+/// The size of every page.
+pub(crate) const PAGE: usize = 4096;
+
+/// How many bytes of a page SQLite leaves to us.
+pub(crate) const RESERVED: u8 = 8;
+
+/// Where the checksum of a page begins.
+const CONTENT: usize = PAGE - RESERVED as usize;
+
+/// SQLite reads the beginning of a file before it knows the size of pages.
+const HEADER: usize = 100;
+
+/// The checksum of a page at an offset of the file.
+fn checksum(content: &[u8], offset: i64) -> [u8; RESERVED as usize] {
+    XxHash3_64::oneshot_with_seed(offset.cast_unsigned(), content).to_le_bytes()
+}
+
+fn is_intact(page: &[u8], offset: i64) -> bool {
+    let (content, sum) = page.split_at(CONTENT);
+    sum == checksum(content, offset)
+}
+
+type Open = unsafe extern "C" fn(
+    *mut ffi::sqlite3_vfs,
+    ffi::sqlite3_filename,
+    *mut ffi::sqlite3_file,
+    c_int,
+    *mut c_int,
+) -> c_int;
+type Read =
+    unsafe extern "C" fn(*mut ffi::sqlite3_file, *mut c_void, c_int, ffi::sqlite3_int64) -> c_int;
+type Write =
+    unsafe extern "C" fn(*mut ffi::sqlite3_file, *const c_void, c_int, ffi::sqlite3_int64) -> c_int;
+
+/// The functions of an open database file, with what they were before.
+#[repr(C)]
+struct Methods {
+    /// First, so that a pointer to it is one to all of it.
+    table: ffi::sqlite3_io_methods,
+    original: *const ffi::sqlite3_io_methods,
+    read: Read,
+    write: Write,
+}
+
+// SAFETY: the pointer is only compared; the functions are SQLite's own and may be called from any
+// thread that may use the file.
+unsafe impl Send for Methods {}
+// SAFETY: it is never changed.
+unsafe impl Sync for Methods {}
+
+/// One for each table of functions that the default layer has: it has a few, for ways of locking.
+static METHODS: Mutex<Vec<&'static Methods>> = Mutex::new(Vec::new());
+
+/// How the default layer opens files.
+static OPEN: OnceLock<Open> = OnceLock::new();
+
+/// Makes the layer known to SQLite, on top of the layer that is the default when it is first
+/// called. Says whether it could.
+pub(crate) fn register() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| {
+        // SAFETY: initialising twice does nothing; the default layer, if there is one, is a valid
+        // table that is never freed; ours is a copy of it, which lives forever too.
+        unsafe {
+            if ffi::sqlite3_initialize() != ffi::SQLITE_OK {
+                return false;
+            }
+            let Some(default) = ffi::sqlite3_vfs_find(std::ptr::null()).as_ref() else {
+                return false;
+            };
+            let Some(open_default) = default.xOpen else {
+                return false;
+            };
+            OPEN.get_or_init(|| open_default);
+            let layer = Box::leak(Box::new(ffi::sqlite3_vfs {
+                pNext: std::ptr::null_mut(),
+                zName: NAME.as_ptr(),
+                xOpen: Some(open),
+                ..*default
+            }));
+            ffi::sqlite3_vfs_register(layer, 0) == ffi::SQLITE_OK
+        }
+    })
+}
+
+/// Opens a file as the default layer does, and takes over reading and writing of databases.
+///
+/// # Safety
+/// As for SQLite's `xOpen`: SQLite calls it with a file of the size that the layer asked for.
+unsafe extern "C" fn open(
+    layer: *mut ffi::sqlite3_vfs,
+    name: ffi::sqlite3_filename,
+    file: *mut ffi::sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    let Some(open_default) = OPEN.get() else {
+        return ffi::SQLITE_CANTOPEN;
+    };
+    // SAFETY: our table is a copy of the default one, whose function only reads the fields that
+    // are the same in both. A file that was opened has a table of functions that is never freed.
+    unsafe {
+        let status = open_default(layer, name, file, flags, out_flags);
+        if status == ffi::SQLITE_OK && flags & ffi::SQLITE_OPEN_MAIN_DB != 0 {
+            match methods_for((*file).pMethods) {
+                Some(methods) => (*file).pMethods = &raw const methods.table,
+                None => return ffi::SQLITE_CANTOPEN,
+            }
+        }
+        status
+    }
+}
+
+/// Our version of a table of functions.
+///
+/// # Safety
+/// The table must be valid forever.
+unsafe fn methods_for(original: *const ffi::sqlite3_io_methods) -> Option<&'static Methods> {
+    let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(methods) = known.iter().find(|methods| methods.original == original) {
+        return Some(methods);
+    }
+    // SAFETY: the caller says so.
+    let table = unsafe { original.as_ref()? };
+    let methods = Box::leak(Box::new(Methods {
+        table: ffi::sqlite3_io_methods {
+            // Without version 3 there is no memory mapping, which would pass us by.
+            iVersion: table.iVersion.min(2),
+            xRead: Some(read),
+            xWrite: Some(write),
+            ..*table
+        },
+        original,
+        read: table.xRead?,
+        write: table.xWrite?,
+    }));
+    known.push(methods);
+    Some(methods)
+}
+
+/// Reads a page and verifies it.
+///
+/// # Safety
+/// As for SQLite's `xRead`, on a file that [`open`] took over.
+unsafe extern "C" fn read(
+    file: *mut ffi::sqlite3_file,
+    buffer: *mut c_void,
+    amount: c_int,
+    offset: ffi::sqlite3_int64,
+) -> c_int {
+    // SAFETY: the file's table of functions is the first field of ours, and `buffer` has `amount`
+    // bytes, all of which were filled if the status is good.
+    unsafe {
+        let methods = &*(*file).pMethods.cast::<Methods>();
+        let status = (methods.read)(file, buffer, amount, offset);
+        if status != ffi::SQLITE_OK {
+            return status;
+        }
+        match usize::try_from(amount) {
+            Ok(PAGE) => {
+                let page = std::slice::from_raw_parts(buffer.cast::<u8>(), PAGE);
+                if is_intact(page, offset) {
+                    return ffi::SQLITE_OK;
+                }
+            }
+            Ok(amount) if amount <= HEADER => return ffi::SQLITE_OK,
+            // A damaged header tells another size of pages.
+            _ => {}
+        }
+        ffi::SQLITE_IOERR_DATA
+    }
+}
+
+/// Writes a page with its checksum.
+///
+/// # Safety
+/// As for SQLite's `xWrite`, on a file that [`open`] took over.
+unsafe extern "C" fn write(
+    file: *mut ffi::sqlite3_file,
+    buffer: *const c_void,
+    amount: c_int,
+    offset: ffi::sqlite3_int64,
+) -> c_int {
+    if usize::try_from(amount) != Ok(PAGE) {
+        return ffi::SQLITE_IOERR_WRITE;
+    }
+    // SAFETY: the file's table of functions is the first field of ours, and `buffer` has `amount`
+    // bytes.
+    unsafe {
+        let methods = &*(*file).pMethods.cast::<Methods>();
+        let mut page = [0; PAGE];
+        page.copy_from_slice(std::slice::from_raw_parts(buffer.cast::<u8>(), PAGE));
+        let sum = checksum(&page[..CONTENT], offset);
+        page[CONTENT..].copy_from_slice(&sum);
+        (methods.write)(file, page.as_ptr().cast(), amount, offset)
+    }
+}
+
+/// Asks SQLite to leave us the last bytes of every page of a database that is still empty.
+pub(crate) fn reserve(connection: &rusqlite::Connection) -> bool {
+    let mut bytes = c_int::from(RESERVED);
+    // SAFETY: the handle is open, and the argument is what this operation expects.
+    unsafe {
+        ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            ffi::SQLITE_FCNTL_RESERVE_BYTES,
+            (&raw mut bytes).cast(),
+        ) == ffi::SQLITE_OK
+    }
+}
