@@ -3,6 +3,8 @@
 //! Every click is a user action, so there are many, and the whole ledger is verified when it is
 //! opened. So 64 consecutive user actions share a row.
 
+use std::collections::hash_map::Entry;
+
 use bigbird::{Admission, Admit, EpochIndex, SiteId, UserAction};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -67,6 +69,14 @@ impl Block {
     }
 }
 
+/// A row as a transaction knows it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    block: Block,
+    /// The seal of the row, if there is one.
+    stored: Option<Seal>,
+}
+
 /// Gives every row, having verified each.
 pub(crate) fn scan(
     connection: &Connection,
@@ -88,27 +98,47 @@ pub(crate) fn scan(
 }
 
 impl SqliteTransaction<'_> {
-    fn block(
+    /// What the user actions around one were admitted to, as this transaction knows it.
+    fn with_block<T>(
         &self,
         action: UserAction,
         epoch: EpochIndex,
-    ) -> Result<Option<(Block, Seal)>, Problem> {
+        look: impl FnOnce(&mut Known) -> T,
+    ) -> Result<T, Problem> {
         let number = Block::number(action);
+        let mut blocks = self.blocks.borrow_mut();
+        let known = match blocks.entry((number, epoch)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(self.read_block(number, epoch)?),
+        };
+        Ok(look(known))
+    }
+
+    fn read_block(&self, number: i64, epoch: EpochIndex) -> Result<Known, Problem> {
         let mut statement = self.connection().prepare_cached(
             "SELECT entries, checksum FROM admission WHERE block = ? AND epoch = ?",
         )?;
         let found: Option<(Vec<u8>, i64)> = statement
             .query_row([number, epoch.0], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
-        let Some((entries, checksum)) = found else {
-            return Ok(None);
-        };
-        let block = Block {
+        let block = |entries| Block {
             number,
             epoch,
             entries,
         };
-        block.verify(checksum).map(Some)
+        match found {
+            Some((entries, checksum)) => {
+                let (block, seal) = block(entries).verify(checksum)?;
+                Ok(Known {
+                    block,
+                    stored: Some(seal),
+                })
+            }
+            None => Ok(Known {
+                block: block(Vec::new()),
+                stored: None,
+            }),
+        }
     }
 
     pub(crate) fn admission_of(
@@ -126,20 +156,21 @@ impl SqliteTransaction<'_> {
         if epoch < self.device.first_epoch {
             return Ok(Admission::Refused);
         }
-        let mut others = 0;
-        if let Some((block, _)) = self.block(action, epoch)? {
-            for (_, admitted) in block.entries().filter(|(other, _)| *other == action) {
+        self.with_block(action, epoch, |known| {
+            let mut others = 0;
+            let admitted = known.block.entries().filter(|(other, _)| *other == action);
+            for (_, admitted) in admitted {
                 if admitted == site {
-                    return Ok(Admission::Granted);
+                    return Admission::Granted;
                 }
                 others += 1;
             }
-        }
-        if others < cap.get() {
-            Ok(Admission::Room)
-        } else {
-            Ok(Admission::Refused)
-        }
+            if others < cap.get() {
+                Admission::Room
+            } else {
+                Admission::Refused
+            }
+        })
     }
 
     /// Admits a site, for which there is room.
@@ -149,22 +180,24 @@ impl SqliteTransaction<'_> {
             epoch,
             site,
         } = admit;
-        let mut block = match self.block(user_action, epoch)? {
-            Some((block, seal)) => {
-                self.device.digest.remove(seal);
-                block
-            }
-            None => Block {
-                number: Block::number(user_action),
-                epoch,
-                entries: Vec::new(),
-            },
-        };
-        block.push(user_action, site);
-        let seal = block.seal();
-        self.connection()
-            .prepare_cached("REPLACE INTO admission VALUES (?, ?, ?, ?)")?
-            .execute(params![block.number, epoch.0, block.entries, seal.checksum])?;
+        let (before, written) = self.with_block(user_action, epoch, |known| {
+            known.block.push(user_action, site);
+            let seal = known.block.seal();
+            let Block {
+                number, entries, ..
+            } = &known.block;
+            let written = self
+                .connection()
+                .prepare_cached("REPLACE INTO admission VALUES (?, ?, ?, ?)")
+                .and_then(|mut statement| {
+                    statement.execute(params![number, epoch.0, entries, seal.checksum])
+                });
+            (known.stored.replace(seal), written.map(|_| seal))
+        })?;
+        let seal = written?;
+        if let Some(before) = before {
+            self.device.digest.remove(before);
+        }
         self.device.digest.add(seal);
         Ok(())
     }

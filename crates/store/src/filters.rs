@@ -105,8 +105,22 @@ fn verify_closed(site: SiteId, until: EpochIndex, checksum: i64) -> Result<Seal,
 }
 
 impl SqliteTransaction<'_> {
-    /// What was consumed of a filter.
-    fn consumed(&self, epoch: EpochIndex, filter: Filter) -> Result<Option<MicroEpsilon>, Problem> {
+    /// What was consumed of a filter; nothing if it was never charged.
+    fn consumed(&self, epoch: EpochIndex, filter: Filter) -> Result<MicroEpsilon, Problem> {
+        // A report looks each filter up before it charges it.
+        if let Some(known) = self.consumed.borrow().get(&(epoch, filter)) {
+            return Ok(*known);
+        }
+        let consumed = self.read_consumed(epoch, filter)?.unwrap_or_default();
+        self.consumed.borrow_mut().insert((epoch, filter), consumed);
+        Ok(consumed)
+    }
+
+    fn read_consumed(
+        &self,
+        epoch: EpochIndex,
+        filter: Filter,
+    ) -> Result<Option<MicroEpsilon>, Problem> {
         let (kind, id) = key(filter);
         let mut statement = self.connection().prepare_cached(
             "SELECT consumed, checksum FROM filter WHERE epoch = ? AND kind = ? AND id = ?",
@@ -141,7 +155,7 @@ impl SqliteTransaction<'_> {
             Capacity::Unlimited => MicroEpsilon::ZERO,
             // Pruned, hence spent.
             Capacity::Finite(capacity) if epoch < self.device.first_epoch => capacity,
-            Capacity::Finite(_) => self.consumed(epoch, filter)?.unwrap_or_default(),
+            Capacity::Finite(_) => self.consumed(epoch, filter)?,
         };
         Ok(Balance { capacity, consumed })
     }
@@ -222,6 +236,8 @@ impl SqliteTransaction<'_> {
                 seal.checksum,
             ])?;
             self.device.digest.add(seal);
+            let mut known = self.consumed.borrow_mut();
+            known.insert((epoch, filter), balance.consumed);
         }
         Ok(())
     }

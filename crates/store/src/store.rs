@@ -376,6 +376,8 @@ pub(crate) fn set_up(connection: &Connection) -> Result<(), Problem> {
     if mode != "wal" {
         return Err(Problem::ReadOnly);
     }
+    // Else SQLite plans a statement anew for each value that is bound to it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL;
          PRAGMA secure_delete = ON;

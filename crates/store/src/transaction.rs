@@ -1,14 +1,18 @@
 //! One transaction on the store.
 
+use std::cell::RefCell;
+
 use bigbird::attribution::Touch;
 use bigbird::{
     Admission, AttributionObject, AttributionQuery, Balance, Changes, Check, CommitError,
-    EpochIndex, EventStore, Filter, Impression, LedgerStore, Refusal, Relevant, SiteId, Timestamp,
-    UserAction,
+    EpochIndex, EventStore, Filter, Impression, LedgerStore, MicroEpsilon, Refusal, Relevant,
+    SiteId, Timestamp, UserAction,
 };
 use bigbird_attribution::{Site, State, Transaction};
 use rusqlite::Connection;
+use rustc_hash::FxHashMap;
 
+use crate::admissions::Known;
 use crate::device::Device;
 use crate::error::{Problem, StoreError};
 use crate::filters;
@@ -23,6 +27,9 @@ pub struct SqliteTransaction<'t> {
     pub(crate) device: Device,
     /// As it is.
     loaded: Device,
+    /// What it has read of filters and caps, and written since.
+    pub(crate) consumed: RefCell<FxHashMap<(EpochIndex, Filter), MicroEpsilon>>,
+    pub(crate) blocks: RefCell<FxHashMap<(i64, EpochIndex), Known>>,
     /// Whether it writes also if nothing changed: a conversion that charged nothing must not be
     /// told from another by its write.
     writes: bool,
@@ -38,6 +45,8 @@ impl<'t> SqliteTransaction<'t> {
             store,
             device,
             loaded: device,
+            consumed: RefCell::default(),
+            blocks: RefCell::default(),
             writes: false,
             erased: false,
             finished: false,
@@ -100,6 +109,8 @@ impl<'t> SqliteTransaction<'t> {
             return Ok(());
         }
         self.device.first_epoch = epoch;
+        self.consumed.get_mut().clear();
+        self.blocks.get_mut().clear();
         self.prune_filters(epoch)?;
         self.prune_admissions(epoch)?;
         self.prune_impressions(epoch)?;

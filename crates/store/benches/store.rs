@@ -1,0 +1,234 @@
+//! What durability costs: `cargo bench -p bigbird-store`.
+//!
+//! Next to each other, in turns, on the same disk: the bare minimum of a durable write (4 kB
+//! appended to a file, and flushed), and a conversion. Medians, because a shared disk has bad
+//! moments. Moving the write-ahead log into the database file is measured apart.
+#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::cast_precision_loss, reason = "small numbers")]
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bigbird::{FilterKind, Profile, Timestamp};
+use bigbird_attribution::{
+    Call, Config, ConversionOptions, ImpressionOptions, Randomness, UserAgent,
+};
+use bigbird_store::{SqliteStore, StoreOptions};
+
+const SERVICE: &str = "https://agg.example";
+const STORED: [u32; 2] = [1_000, 100_000];
+const DAY: i64 = 86_400_000;
+const NOW: i64 = 20_000 * DAY;
+
+struct Half;
+
+impl Randomness for Half {
+    fn epoch_start(&mut self) -> f64 {
+        0.5
+    }
+
+    fn credit(&mut self) -> f64 {
+        0.5
+    }
+}
+
+type Agent = UserAgent<SqliteStore, Half>;
+
+/// A folder beside the build, hence on its disk.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("store-bench");
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The `big-bird` profile with budgets that are finite and never run dry.
+fn config() -> Config {
+    let mut config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let mut policy = config.policy.to_builder();
+    for kind in FilterKind::ALL {
+        if kind != FilterKind::UserAction {
+            policy = policy.capacity(kind, 1e9);
+        }
+    }
+    config.policy = policy.build().unwrap();
+    config
+}
+
+fn open(path: &Path) -> Agent {
+    let options = StoreOptions {
+        checkpoint_pages: 0,
+        ..StoreOptions::default()
+    };
+    let store = SqliteStore::open_or_create(path, &options).unwrap();
+    UserAgent::new(config(), store, Half).unwrap()
+}
+
+/// Saves so many impressions over 28 days and five epochs, each of a user action of its own, ten of
+/// which are for the shop, in groups.
+fn fill(agent: &mut Agent, stored: u32, group: usize) {
+    let saved: Vec<(String, ImpressionOptions, i64)> = (0..stored)
+        .map(|number| {
+            let advertiser = match number % (stored / 10) {
+                0 => "shop.example".to_owned(),
+                other => format!("advertiser-{}.example", other % 300),
+            };
+            let options = ImpressionOptions {
+                conversion_sites: vec![advertiser],
+                match_value: number % 50,
+                ..ImpressionOptions::new(number % 20)
+            };
+            let age = 28 * DAY * i64::from(number) / i64::from(stored);
+            (format!("news-{}.example", number % 500), options, NOW - age)
+        })
+        .collect();
+    for group in saved.chunks(group) {
+        let calls: Vec<_> = group
+            .iter()
+            .map(|(site, options, at)| {
+                let click = agent.begin_user_action(Timestamp(*at)).unwrap();
+                (Call::new(site, Timestamp(*at)).by(click), options)
+            })
+            .collect();
+        for answer in agent.save_impressions(calls).unwrap() {
+            answer.unwrap();
+        }
+    }
+}
+
+/// A conversion of a user action of its own, which begins with the click and not with the call. Gives
+/// the time of the call.
+fn measure(agent: &mut Agent) -> f64 {
+    let bought = agent.begin_user_action(Timestamp(NOW + 1)).unwrap();
+    let options = ConversionOptions {
+        epsilon: 0.1,
+        value: 3,
+        max_value: 10,
+        credit: vec![0.5, 0.3, 0.2],
+        ..ConversionOptions::new(SERVICE, 20)
+    };
+    let call = Call::new("shop.example", Timestamp(NOW + 1)).by(bought);
+    let begin = Instant::now();
+    let answer = agent.measure_conversion(&call, &options).unwrap();
+    let time = micros(begin);
+    let report = answer
+        .report
+        .release(call.now, Timestamp(i64::MAX))
+        .unwrap();
+    assert_eq!(report.total(), 3);
+    time
+}
+
+fn micros(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e6
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn row(name: &str, value: &str, limit: &str) {
+    println!("{name:<52} {value:>14}  {limit}");
+}
+
+fn main() {
+    let folder = Folder::new();
+    let saving = Instant::now();
+    let mut agents = STORED.map(|stored| {
+        let mut agent = open(&folder.file(&stored.to_string()));
+        fill(&mut agent, stored, 1_000);
+        agent
+    });
+    let saved = f64::from(STORED.iter().sum::<u32>());
+    let rate = saved / saving.elapsed().as_secs_f64();
+    conversions(&folder, &mut agents);
+
+    println!();
+    row(
+        "impressions saved in groups of 1,000",
+        &format!("{rate:.0} a second"),
+        "(at least 20,000)",
+    );
+    for (stored, agent) in STORED.into_iter().zip(agents) {
+        agent.into_storage().close().unwrap();
+        let path = folder.file(&stored.to_string());
+        let mut times: Vec<f64> = (0..21)
+            .map(|_| {
+                let begin = Instant::now();
+                let store = SqliteStore::open(&path, &StoreOptions::default()).unwrap();
+                let time = micros(begin);
+                store.close().unwrap();
+                time
+            })
+            .collect();
+        row(
+            &format!("opening {stored} impressions, ledger verified"),
+            &format!("{:.1} ms", median(&mut times) / 1e3),
+            "(under 20 ms)",
+        );
+        let bytes = fs::metadata(&path).unwrap().len() as f64;
+        row(
+            &format!("on disk, of {stored} impressions"),
+            &format!("{:.0} B each", bytes / f64::from(stored)),
+            "",
+        );
+    }
+}
+
+fn conversions(folder: &Folder, agents: &mut [Agent; 2]) {
+    const ROUNDS: usize = 400;
+    /// About what SQLite does by itself: every 1,000 pages.
+    const CHECKPOINT: usize = 100;
+    let mut file = File::create(folder.file("floor")).unwrap();
+    let mut floor = Vec::new();
+    let mut times = [Vec::new(), Vec::new()];
+    let mut checkpoints = [Vec::new(), Vec::new()];
+    for round in 0..ROUNDS {
+        let begin = Instant::now();
+        file.write_all(&[7; 4096]).unwrap();
+        file.sync_data().unwrap();
+        floor.push(micros(begin));
+        for (at, agent) in agents.iter_mut().enumerate() {
+            times[at].push(measure(agent));
+            if round % CHECKPOINT == 0 {
+                let begin = Instant::now();
+                agent.storage_mut().checkpoint().unwrap();
+                checkpoints[at].push(micros(begin));
+            }
+        }
+    }
+    let floor = median(&mut floor);
+    row("4 kB appended and flushed", &format!("{floor:.0} µs"), "");
+    for (at, stored) in STORED.into_iter().enumerate() {
+        let time = median(&mut times[at]);
+        row(
+            &format!("a durable conversion, {stored} impressions stored"),
+            &format!("{time:.0} µs"),
+            &format!("{:.2}× (at most 2×)", time / floor),
+        );
+    }
+    for (at, stored) in STORED.into_iter().enumerate() {
+        row(
+            &format!("a checkpoint every {CHECKPOINT} conversions, {stored} stored"),
+            &format!("{:.0} µs", median(&mut checkpoints[at])),
+            "",
+        );
+    }
+}
