@@ -17,6 +17,11 @@ pub(crate) fn days_after(moment: Timestamp, days: u32) -> Timestamp {
     Timestamp(moment.0.saturating_add(i64::from(days) * DAY_MS))
 }
 
+/// How long epochs of so many days are; at least one day.
+pub(crate) fn epoch_ms(days: u32) -> i64 {
+    i64::from(days.max(1)) * DAY_MS
+}
+
 /// The hour of a moment, counted from 1970.
 pub(crate) fn hour(moment: Timestamp) -> i64 {
     moment.0.div_euclid(HOUR_MS)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bigbird::{Policy, Profile, StoreLimits};
 
-use crate::clock::DAY_MS;
+use crate::clock::epoch_ms;
 use crate::options::{AggregationProtocol, AggregationServices, Limits};
 use crate::site::Localhost;
 
@@ -66,7 +66,7 @@ impl Config {
     }
 
     pub(crate) fn period_ms(&self) -> i64 {
-        i64::from(self.epoch_days.max(1)) * DAY_MS
+        epoch_ms(self.epoch_days)
     }
 }
 

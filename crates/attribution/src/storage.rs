@@ -8,6 +8,7 @@ use bigbird::{
     Filter, FilterKind, Impression, LedgerStore, SiteId, Timestamp,
 };
 
+use crate::clock::{EpochClock, epoch_ms};
 use crate::config::Config;
 use crate::site::Site;
 
@@ -146,6 +147,27 @@ impl Default for State {
             next_user_action: 1,
             next_object: 1,
         }
+    }
+}
+
+impl State {
+    /// The epoch of a moment, if it is known when epochs begin and how long they are.
+    pub fn epoch_of(&self, moment: Timestamp) -> Option<EpochIndex> {
+        Some(self.epoch_clock()?.epoch(moment))
+    }
+
+    /// When an epoch begins, if that is known.
+    pub fn beginning_of(&self, epoch: EpochIndex) -> Option<Timestamp> {
+        let EpochClock { start, period_ms } = self.epoch_clock()?;
+        let since = epoch.0.checked_mul(period_ms)?;
+        Some(Timestamp(start.0.checked_add(since)?))
+    }
+
+    fn epoch_clock(&self) -> Option<EpochClock> {
+        Some(EpochClock {
+            start: self.epoch_start?,
+            period_ms: epoch_ms(self.setup?.epoch_days),
+        })
     }
 }
 

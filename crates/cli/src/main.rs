@@ -1,11 +1,13 @@
 //! The `bigbird` command: budgets, quotas and reports from the command line.
 
+mod agent;
 mod conformance;
 mod example;
 mod explain;
 mod output;
 mod policy;
 mod scratch;
+mod store;
 
 use std::process::ExitCode;
 
@@ -27,6 +29,11 @@ enum Command {
     Policy(policy::Args),
     /// Run test vectors against the user agent
     Conformance(conformance::Args),
+    /// Run the user agent as a process: requests in, answers out, one JSON a line
+    Agent(agent::Args),
+    /// Look into the file of a user agent, check it, copy it, or start over
+    #[command(subcommand)]
+    Store(store::Command),
     /// Play one scenario and tell what each event did, and why reports are null
     Explain(explain::Args),
 }
@@ -37,6 +44,8 @@ fn main() -> ExitCode {
         Command::Policy(args) => policy::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Agent(args) => agent::run(&args),
+        Command::Store(command) => store::run(&command),
     };
     let printed = finished.and_then(|(text, good)| {
         output::print(&text).map_err(|error| Failed {
@@ -66,6 +75,14 @@ struct Failed {
 }
 
 impl Failed {
+    /// Something that cannot be done.
+    fn because(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            status: 1,
+        }
+    }
+
     /// Input that cannot be read.
     fn unreadable(why: String) -> Self {
         Self { why, status: 2 }

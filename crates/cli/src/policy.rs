@@ -1,9 +1,11 @@
 //! `bigbird policy`: the capacities of a profile or of a workload, each with its meaning.
 
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
-use bigbird::{Capacity, FilterKind, MicroEpsilon, Policy, Profile, Workload};
-use serde::Serialize;
+use bigbird::{Capacities, Capacity, FilterKind, MicroEpsilon, Policy, Profile, Workload};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Failed, Finished, output};
 
@@ -149,6 +151,72 @@ fn tell(shown: &Shown) -> Result<String, std::fmt::Error> {
         }
     }
     Ok(text)
+}
+
+/// A file of capacities, in the form that `--json` prints. What it leaves out is the profile's.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct PolicyFile {
+    #[serde(default, deserialize_with = "profile")]
+    pub(crate) profile: Option<Profile>,
+    #[serde(default, deserialize_with = "given")]
+    querier: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    global: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    impression_site: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    conversion_site: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    cap: Option<Option<u32>>,
+    /// Printed with a workload.
+    #[serde(default, rename = "warnings")]
+    _warnings: Vec<String>,
+}
+
+fn profile<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Profile>, D::Error> {
+    let name = String::deserialize(from)?;
+    name.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+/// What is there, null or not.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+/// Reads a file of capacities.
+pub(crate) fn read(path: &Path) -> Result<PolicyFile, Failed> {
+    let unreadable = |why: String| Failed::unreadable(format!("{}: {why}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))
+}
+
+impl PolicyFile {
+    /// The policy of a profile, with the capacities of the file.
+    pub(crate) fn policy(&self, profile: Profile) -> Result<Policy, Failed> {
+        let base = profile.policy();
+        let own = base.capacities();
+        let capacity = |given: Option<Option<u64>>, own: Capacity| match given {
+            None => own,
+            Some(None) => Capacity::Unlimited,
+            Some(Some(micro)) => Capacity::Finite(MicroEpsilon::new(micro)),
+        };
+        let builder = base.to_builder().capacities(Capacities {
+            querier: capacity(self.querier, own.querier),
+            global: capacity(self.global, own.global),
+            impression_site: capacity(self.impression_site, own.impression_site),
+            conversion_site: capacity(self.conversion_site, own.conversion_site),
+            user_action: own.user_action,
+        });
+        let builder = match self.cap {
+            None => builder,
+            Some(None) => builder.no_domain_cap(),
+            Some(Some(cap)) => builder.domain_cap(cap),
+        };
+        Ok(builder.build()?)
+    }
 }
 
 /// The capacities in µε; null for unlimited, or no cap.

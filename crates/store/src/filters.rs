@@ -160,6 +160,21 @@ impl SqliteTransaction<'_> {
         Ok(Balance { capacity, consumed })
     }
 
+    /// Every filter that was charged, with what it holds, by epoch and in the order of [`Filter`].
+    pub(crate) fn charged(&self) -> Result<Vec<(EpochIndex, Filter, Balance)>, Problem> {
+        let mut all = Vec::new();
+        scan(self.connection(), |row, _| {
+            let balance = Balance {
+                capacity: self.capacity(row.filter),
+                consumed: row.consumed,
+            };
+            all.push((row.epoch, row.filter, balance));
+            Ok(())
+        })?;
+        all.sort_unstable_by_key(|(epoch, filter, _)| (*epoch, *filter));
+        Ok(all)
+    }
+
     /// What the filters will hold after these charges; or those that cannot pay.
     pub(crate) fn after(
         &self,

@@ -42,12 +42,14 @@
 //! ```
 
 mod admissions;
+mod contents;
 mod device;
 mod error;
 mod filters;
 mod impressions;
 mod log;
 mod objects;
+mod reset;
 mod schema;
 mod seal;
 mod sites;
@@ -56,7 +58,9 @@ mod transaction;
 mod verify;
 mod vfs;
 
+pub use contents::{Contents, EpochContents};
 pub use error::{Damage, Problem, StoreError};
+pub use reset::{Reset, backup, reset};
 pub use store::{SqliteStore, StoreOptions};
 pub use transaction::SqliteTransaction;
 pub use verify::{Checked, check};

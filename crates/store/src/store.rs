@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bigbird::StoreLimits;
-use bigbird_attribution::{State, Storage};
+use bigbird_attribution::Storage;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
@@ -54,8 +54,8 @@ pub struct SqliteStore {
     wait: Duration,
     /// Which file it is, to notice when another takes its place.
     identity: Option<Identity>,
-    /// Whether it was found in order, and is still open.
-    usable: bool,
+    /// Whether a transaction has begun, so that the file says that there is a log.
+    in_use: bool,
 }
 
 impl SqliteStore {
@@ -119,7 +119,7 @@ impl SqliteStore {
             path: path.to_owned(),
             wait: options.wait,
             identity: Identity::of(&metadata),
-            usable: false,
+            in_use: false,
         };
         store.configure(options)?;
         schema::migrate(&store.connection, MIGRATIONS).map_err(|problem| store.waited(problem))?;
@@ -130,7 +130,6 @@ impl SqliteStore {
         };
         store.release_lock();
         verified?;
-        store.usable = true;
         Ok(store)
     }
 
@@ -170,15 +169,6 @@ impl SqliteStore {
         &self.path
     }
 
-    /// The user agent's state, as it is stored.
-    ///
-    /// # Errors
-    /// If the store cannot be read.
-    pub fn state(&mut self) -> Result<State, StoreError> {
-        let transaction = self.begin()?;
-        Ok(transaction.device.state)
-    }
-
     /// Moves the write-ahead log into the database file, at a quiet moment: else a conversion will
     /// have to, now and then.
     ///
@@ -212,9 +202,12 @@ impl SqliteStore {
     }
 
     fn shut(&mut self) -> Result<(), Problem> {
-        self.usable = false;
-        self.mark(true)?;
-        self.keep_log(false)
+        // Who only looked leaves everything as it was.
+        if std::mem::take(&mut self.in_use) {
+            self.mark(true)?;
+            self.keep_log(false)?;
+        }
+        Ok(())
     }
 
     fn keep_log(&self, keep: bool) -> Result<(), Problem> {
@@ -237,11 +230,12 @@ impl SqliteStore {
             self.checkpoint_as("FULL")?;
             device = self.lock()?;
         }
+        self.in_use = true;
         Ok(device)
     }
 
     /// Takes the lock, waiting for others, and reads the row about the device.
-    fn lock(&self) -> Result<Device, Problem> {
+    pub(crate) fn lock(&self) -> Result<Device, Problem> {
         let mut statement = self.connection.prepare_cached("BEGIN IMMEDIATE")?;
         statement
             .execute([])
@@ -301,10 +295,8 @@ impl SqliteStore {
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        if self.usable {
-            // If it fails, the log stays, and nothing is lost.
-            let _ = self.shut();
-        }
+        // If it fails, the log stays, and nothing is lost.
+        let _ = self.shut();
     }
 }
 
@@ -388,9 +380,21 @@ pub(crate) fn set_up(connection: &Connection) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The one path of a file: SQLite puts the log beside what a link leads to.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, StoreError> {
-    std::path::absolute(path)
-        .map_err(|error| StoreError::new(path, Problem::io("finding it")(error)))
+    let found = fs::canonicalize(path).or_else(|_| {
+        let absolute = std::path::absolute(path)?;
+        Ok(
+            match (
+                absolute.parent().map(fs::canonicalize),
+                absolute.file_name(),
+            ) {
+                (Some(Ok(folder)), Some(name)) => folder.join(name),
+                _ => absolute,
+            },
+        )
+    });
+    found.map_err(|error| StoreError::new(path, Problem::io("finding it")(error)))
 }
 
 /// Flushes the folder of a file, so that its name is as durable as its content.

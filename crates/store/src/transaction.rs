@@ -15,7 +15,6 @@ use rustc_hash::FxHashMap;
 use crate::admissions::Known;
 use crate::device::Device;
 use crate::error::{Problem, StoreError};
-use crate::filters;
 use crate::store::SqliteStore;
 
 /// A transaction on a [`SqliteStore`]: it holds the lock from its beginning, and what it changes is
@@ -41,7 +40,17 @@ pub struct SqliteTransaction<'t> {
 impl<'t> SqliteTransaction<'t> {
     pub(crate) fn begin(store: &'t mut SqliteStore) -> Result<Self, Problem> {
         let device = store.begin_transaction()?;
-        Ok(Self {
+        Ok(Self::with(store, device))
+    }
+
+    /// A transaction that is not going to change anything.
+    pub(crate) fn look(store: &'t mut SqliteStore) -> Result<Self, Problem> {
+        let device = store.lock()?;
+        Ok(Self::with(store, device))
+    }
+
+    fn with(store: &'t mut SqliteStore, device: Device) -> Self {
+        Self {
             store,
             device,
             loaded: device,
@@ -50,7 +59,7 @@ impl<'t> SqliteTransaction<'t> {
             writes: false,
             erased: false,
             finished: false,
-        })
+        }
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -195,14 +204,7 @@ impl Transaction<StoreError> for SqliteTransaction<'_> {
     }
 
     fn filters(&self) -> Result<Vec<(EpochIndex, Filter, Balance)>, StoreError> {
-        let mut all = Vec::new();
-        self.at(filters::scan(self.connection(), |row, _| {
-            let balance = self.balance(row.epoch, row.filter)?;
-            all.push((row.epoch, row.filter, balance));
-            Ok(())
-        }))?;
-        all.sort_unstable_by_key(|(epoch, filter, _)| (*epoch, *filter));
-        Ok(all)
+        self.at(self.charged())
     }
 
     fn save_impression(

@@ -99,7 +99,7 @@ pub struct Checked {
 pub fn check(path: impl AsRef<Path>) -> Result<Checked, StoreError> {
     let mut store = SqliteStore::open(path, &StoreOptions::default())?;
     let path = store.path().to_owned();
-    let checked = SqliteTransaction::begin(&mut store).and_then(|transaction| {
+    let checked = SqliteTransaction::look(&mut store).and_then(|transaction| {
         structure(transaction.connection())?;
         everything(transaction.connection(), &transaction.device)
     });

@@ -1,0 +1,269 @@
+//! Requests and answers as lines of JSON.
+
+use bigbird::{Fate, Filter, FilterKind, Histogram, MicroEpsilon};
+use bigbird_attribution::requests::{ErrorName, Request};
+use bigbird_attribution::{AgentError, ApiError, Budget, Explanation};
+use serde_json::{Map, Value, json};
+
+/// A request.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    /// Whatever the sender tells it by; the answer has it too.
+    pub(super) id: Option<Value>,
+    /// The moment, on a test clock.
+    pub(super) seconds: Option<i64>,
+    pub(super) asked: Asked,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Play(Request),
+    Explain(Request),
+    Budgets,
+}
+
+/// The fields that each event may have, besides `event`, `id` and `seconds`.
+const FIELDS: &[(&str, &[&str])] = &[
+    (
+        "saveImpression",
+        &["site", "intermediarySite", "userAction", "options"],
+    ),
+    (
+        "measureConversion",
+        &[
+            "site",
+            "intermediarySite",
+            "userAction",
+            "querier",
+            "options",
+        ],
+    ),
+    (
+        "explain",
+        &[
+            "site",
+            "intermediarySite",
+            "userAction",
+            "querier",
+            "options",
+        ],
+    ),
+    ("clearImpressionsForSite", &["site"]),
+    (
+        "clearBrowsingHistoryForAttribution",
+        &["sites", "forgetVisits"],
+    ),
+    ("enableAPI", &[]),
+    ("disableAPI", &[]),
+    ("maintain", &[]),
+    ("budgets", &[]),
+];
+
+/// Reads a request.
+pub(super) fn parse(line: Result<String, String>) -> Result<Parsed, Answer> {
+    let line = line.map_err(|why| Answer::malformed(&why))?;
+    let value: Value =
+        serde_json::from_str(&line).map_err(|error| Answer::malformed(&error.to_string()))?;
+    let Value::Object(mut fields) = value else {
+        return Err(Answer::malformed("a request is an object"));
+    };
+    let id = fields.remove("id");
+    request(fields)
+        .map(|(seconds, asked)| Parsed {
+            id: id.clone(),
+            seconds,
+            asked,
+        })
+        .map_err(|why| Answer::malformed(&why).with_id(id))
+}
+
+fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), String> {
+    let seconds = match fields.remove("seconds") {
+        None => None,
+        Some(value) => match value.as_i64() {
+            Some(seconds) => Some(seconds),
+            None => return Err(format!("`seconds` must be a whole number, got {value}")),
+        },
+    };
+    let Some(event) = fields.get("event").and_then(Value::as_str) else {
+        return Err("`event` must say what is asked for".to_owned());
+    };
+    let Some((event, known)) = FIELDS.iter().find(|(name, _)| *name == event) else {
+        let names: Vec<_> = FIELDS.iter().map(|(name, _)| *name).collect();
+        return Err(format!(
+            "there is no event `{event}`; there are {}",
+            names.join(", ")
+        ));
+    };
+    let unknown = |name: &&String| name.as_str() != "event" && !known.contains(&name.as_str());
+    if let Some(name) = fields.keys().find(unknown) {
+        return Err(format!("{event} has no field `{name}`"));
+    }
+    let play = |fields| -> Result<Request, String> {
+        serde_json::from_value(Value::Object(fields)).map_err(|error| format!("{event}: {error}"))
+    };
+    let asked = match *event {
+        "budgets" => Asked::Budgets,
+        "explain" => {
+            fields.insert("event".to_owned(), json!("measureConversion"));
+            Asked::Explain(play(fields)?)
+        }
+        _ => Asked::Play(play(fields)?),
+    };
+    Ok((seconds, asked))
+}
+
+/// An answer, as an object.
+#[derive(Debug, Clone)]
+pub(super) struct Answer(Map<String, Value>);
+
+impl Answer {
+    fn of(value: Value) -> Self {
+        match value {
+            Value::Object(fields) => Self(fields),
+            _ => Self(Map::new()),
+        }
+    }
+
+    pub(super) fn done() -> Self {
+        Self::of(json!({"ok": true}))
+    }
+
+    /// A line that is no request.
+    pub(super) fn malformed(why: &str) -> Self {
+        Self::of(json!({"ok": false, "error": "MalformedRequest", "message": why}))
+    }
+
+    /// A call that a page must be told is wrong, in the words of the W3C's tests.
+    pub(super) fn rejected(error: &ApiError) -> Self {
+        let mut answer = Self::of(json!({"ok": false}));
+        match ErrorName::from(error) {
+            ErrorName::Plain(name) => answer.set("error", json!(name)),
+            ErrorName::DomException { error, name } => {
+                answer.set("error", json!(error));
+                answer.set("name", json!(name));
+            }
+        }
+        answer.set("message", json!(error.to_string()));
+        answer
+    }
+
+    /// A call that failed. If it was the store, the page is not to learn of it.
+    pub(super) fn failed<E: std::error::Error>(error: &AgentError<E>) -> Self {
+        match error {
+            AgentError::Api(error) => Self::rejected(error),
+            AgentError::Store(error) => Self::of(json!({
+                "ok": false,
+                "error": "StoreError",
+                "message": error.to_string(),
+            })),
+        }
+    }
+
+    /// The answer to a conversion, with its histogram if that is to be seen.
+    pub(super) fn report(histogram: Option<&Histogram>) -> Self {
+        let mut answer = Self::done();
+        if let Some(histogram) = histogram {
+            answer.set("histogram", json!(histogram.buckets()));
+        }
+        answer
+    }
+
+    pub(super) fn budgets(budgets: &[Budget]) -> Self {
+        let mut answer = Self::done();
+        answer.set("budgets", budgets.iter().map(budget).collect());
+        answer
+    }
+
+    /// Why a conversion would give what it would give, which is there only if it is to be seen.
+    pub(super) fn explanation(explanation: &Explanation, shows_histograms: bool) -> Self {
+        let epochs: Vec<Value> = explanation
+            .epochs
+            .iter()
+            .map(|epoch| {
+                let filters: Vec<Value> = epoch
+                    .filters
+                    .iter()
+                    .map(|filter| {
+                        json!({
+                            "filter": filter.name,
+                            "consumed": filter.check.balance.consumed.get(),
+                            "capacity": filter.check.balance.capacity.amount().map(MicroEpsilon::get),
+                            "asked": filter.check.asked.get(),
+                            "shortBy": filter.check.short_by().get(),
+                        })
+                    })
+                    .collect();
+                json!({
+                    "epoch": epoch.epoch,
+                    "matched": epoch.matched,
+                    "passed": epoch.fate == Fate::Passed,
+                    "cause": match epoch.fate {
+                        Fate::Dropped(cause) => json!(cause.to_string()),
+                        _ => Value::Null,
+                    },
+                    "filters": filters,
+                    "largestEpsilon": epoch.largest_epsilon.map(MicroEpsilon::get),
+                })
+            })
+            .collect();
+        let mut explained = Self::of(json!({
+            "enabled": explanation.enabled,
+            "readableFrom": explanation.readable_from,
+            "closed": explanation.closed.as_ref().map(ToString::to_string),
+            "cause": explanation.cause.map(|cause| cause.to_string()),
+            "epochs": epochs,
+        }));
+        if shows_histograms {
+            explained.set("histogram", json!(explanation.report.buckets()));
+        }
+        let mut answer = Self::done();
+        answer.set("explanation", Value::Object(explained.0));
+        answer
+    }
+
+    fn set(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_owned(), value);
+    }
+
+    pub(super) fn with_id(mut self, id: Option<Value>) -> Self {
+        if let Some(id) = id {
+            self.set("id", id);
+        }
+        self
+    }
+
+    /// The line, with its end.
+    pub(super) fn line(self) -> String {
+        Value::Object(self.0).to_string() + "\n"
+    }
+}
+
+/// A filter with what it holds, in µε.
+pub(crate) fn budget(budget: &Budget) -> Value {
+    let mut fields = Map::new();
+    fields.insert("epoch".to_owned(), json!(budget.epoch));
+    fields.insert("filter".to_owned(), json!(name(budget.filter.kind())));
+    if let Some(site) = &budget.site {
+        fields.insert("site".to_owned(), json!(site.as_str()));
+    }
+    if let Filter::UserAction(action) = budget.filter {
+        fields.insert("userAction".to_owned(), json!(action.0));
+    }
+    let capacity = budget.balance.capacity.amount().map(MicroEpsilon::get);
+    fields.insert("consumed".to_owned(), json!(budget.balance.consumed.get()));
+    fields.insert("capacity".to_owned(), json!(capacity));
+    Value::Object(fields)
+}
+
+/// The name of a kind of filter, as everywhere in JSON.
+fn name(kind: FilterKind) -> &'static str {
+    match kind {
+        FilterKind::Querier => "querier",
+        FilterKind::Global => "global",
+        FilterKind::ImpressionSite => "impressionSite",
+        FilterKind::ConversionSite => "conversionSite",
+        FilterKind::UserAction => "userAction",
+    }
+}

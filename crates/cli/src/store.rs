@@ -1,0 +1,375 @@
+//! `bigbird store`: looking into the file of a user agent, checking, copying and resetting it.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bigbird::{Balance, Capacity, Timestamp};
+use bigbird_attribution::Budget;
+use bigbird_store::{Checked, Contents, EpochContents, Problem, Reset, StoreError};
+use serde_json::{Value, json};
+
+use crate::agent::budget_json;
+use crate::{Failed, Finished, output};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Show what it holds: budgets and quotas by epoch, impressions by site
+    Show {
+        /// The store
+        file: PathBuf,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Verify every page, every row, the digest and every invariant
+    Check {
+        /// The store
+        file: PathBuf,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy it as it is at one moment, also while it is used
+    #[command(after_help = "\
+To go on with a copy after the original was used takes back what was spent in between: a copy is
+for looking into, and for moving a store that is not used any more.")]
+    Backup {
+        /// The store
+        file: PathBuf,
+        /// Where the copy goes; there must be no file
+        to: PathBuf,
+    },
+    /// Start over, closing every epoch up to and including the current one, so that no budget
+    /// comes back
+    #[command(after_help = "\
+The old file is kept beside the new one. Delete it when nobody needs to look into it any more: it
+tells what the user has seen.")]
+    Reset {
+        /// The store
+        file: PathBuf,
+        /// Why; it is noted in the new store
+        #[arg(long)]
+        reason: String,
+        /// When, in seconds since 1970, for a store that lives on a test clock [default: now]
+        #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+        seconds: Option<i64>,
+    },
+}
+
+pub(crate) fn run(command: &Command) -> Finished {
+    let text = match command {
+        Command::Show { file, json } => {
+            let contents = Contents::read(file).map_err(|error| unusable(&error))?;
+            match json {
+                true => output::json(&contents_json(&contents))?,
+                false => show(&contents)?,
+            }
+        }
+        Command::Check { file, json } => {
+            let checked = bigbird_store::check(file);
+            if *json {
+                let good = checked.is_ok();
+                return Ok((output::json(&checked_json(&checked))?, good));
+            }
+            let Checked {
+                filters,
+                sites,
+                impressions,
+                objects,
+            } = checked.map_err(|error| unusable(&error))?;
+            format!(
+                "In order: {filters} filters, {impressions} impressions, {objects} attribution \
+                 objects, {sites} sites.\n"
+            )
+        }
+        Command::Backup { file, to } => {
+            bigbird_store::backup(file, to).map_err(|error| unusable(&error))?;
+            format!("Copied to {}.\n", to.display())
+        }
+        Command::Reset {
+            file,
+            reason,
+            seconds,
+        } => {
+            if reason.trim().is_empty() {
+                return Err(Failed::because("--reason must say why"));
+            }
+            let Reset { kept, remembered } = bigbird_store::reset(file, reason, moment(*seconds))
+                .map_err(|error| unusable(&error))?;
+            let mut text = format!("The old store is {}.\n", kept.display());
+            text.push_str(match remembered {
+                true => "Nothing is attributed to any epoch up to and including the current one.\n",
+                false => {
+                    "The old store could not tell its epochs: new ones begin now, and nothing is \
+                     attributed to the first.\nThe API is enabled: if the user had disabled it, \
+                     disable it again.\n"
+                }
+            });
+            text
+        }
+    };
+    Ok((text, true))
+}
+
+/// One line about a store that cannot be used, and what to do about it.
+fn unusable(error: &StoreError) -> Failed {
+    let advice = match error.problem() {
+        Problem::Damaged(_) | Problem::NotAStore => {
+            "; `bigbird store reset` starts over without giving budgets back"
+        }
+        _ => "",
+    };
+    Failed::because(format!("{error}{advice}"))
+}
+
+fn moment(seconds: Option<i64>) -> Timestamp {
+    Timestamp(match seconds {
+        Some(seconds) => seconds.saturating_mul(1000),
+        None => SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |elapsed| {
+                i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+            }),
+    })
+}
+
+fn checked_json(checked: &Result<Checked, StoreError>) -> Value {
+    match checked {
+        Ok(checked) => json!({
+            "ok": true,
+            "filters": checked.filters,
+            "impressions": checked.impressions,
+            "objects": checked.objects,
+            "sites": checked.sites,
+        }),
+        Err(error) => json!({
+            "ok": false,
+            "file": error.path().display().to_string(),
+            "problem": error.problem().to_string(),
+        }),
+    }
+}
+
+fn contents_json(contents: &Contents) -> Value {
+    let state = &contents.state;
+    let moment = |moment: Option<Timestamp>| moment.map(|moment| moment.0.div_euclid(1000));
+    let epochs: Vec<Value> = contents
+        .epochs
+        .iter()
+        .map(|epoch| {
+            let sites = epoch.impressions.iter();
+            let sites = sites.map(|(site, count)| (site.to_string(), json!(count)));
+            json!({
+                "epoch": epoch.epoch.0,
+                "begins": moment(epoch.begins),
+                "budgets": budgets(epoch).iter().map(budget_json).collect::<Vec<_>>(),
+                "impressions": Value::Object(sites.collect()),
+            })
+        })
+        .collect();
+    let closed = contents.closed.iter();
+    let closed = closed.map(|(site, until)| (site.to_string(), json!(until.0)));
+    let resets = contents.resets.iter();
+    let resets = resets.map(|(at, reason)| json!({"at": moment(Some(*at)), "reason": reason}));
+    json!({
+        "setup": state.setup.map(|setup| setup.to_string()),
+        "enabled": state.enabled,
+        "epochStart": moment(state.epoch_start),
+        "lastClear": moment(state.last_clear),
+        "epochs": epochs,
+        "closedUntil": Value::Object(closed.collect()),
+        "objects": contents.objects,
+        "resets": resets.collect::<Vec<_>>(),
+        "bytes": contents.bytes,
+    })
+}
+
+fn budgets(epoch: &EpochContents) -> Vec<Budget> {
+    let filters = epoch.filters.iter();
+    filters
+        .map(|(filter, site, balance)| Budget {
+            epoch: epoch.epoch.0,
+            filter: *filter,
+            site: site.clone(),
+            balance: *balance,
+        })
+        .collect()
+}
+
+/// How many impression sites are listed of an epoch.
+const SITES: usize = 10;
+
+fn show(contents: &Contents) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let state = &contents.state;
+    match &state.setup {
+        Some(setup) => writeln!(text, "Set up for {setup}.")?,
+        None => writeln!(text, "Not set up yet.")?,
+    }
+    if !state.enabled {
+        writeln!(text, "The user has disabled the API.")?;
+    }
+    if let Some(clear) = state.last_clear {
+        writeln!(text, "History was last cleared on {}.", date(clear))?;
+    }
+    for (at, reason) in &contents.resets {
+        writeln!(text, "Reset on {}: {reason}", date(*at))?;
+    }
+    for (site, until) in &contents.closed {
+        writeln!(text, "The user closed {site} up to epoch {}.", until.0)?;
+    }
+    if contents.objects > 0 {
+        writeln!(text, "{} shared conversions.", contents.objects)?;
+    }
+    writeln!(text, "{} on disk.", size(contents.bytes))?;
+    for epoch in &contents.epochs {
+        write!(text, "\nEpoch {}", epoch.epoch.0)?;
+        if let Some(begins) = epoch.begins {
+            write!(text, ", from {}", date(begins))?;
+        }
+        writeln!(text)?;
+        let named: Vec<_> = budgets(epoch)
+            .into_iter()
+            .map(|it| (it.to_string(), it.balance))
+            .collect();
+        let width = named
+            .iter()
+            .map(|(name, _)| name.chars().count())
+            .max()
+            .unwrap_or(0);
+        for (name, balance) in &named {
+            writeln!(
+                text,
+                "  {name:<width$}  {}  {} of {}",
+                bar(balance),
+                balance.consumed,
+                balance.capacity
+            )?;
+        }
+        let impressions: u64 = epoch.impressions.iter().map(|(_, count)| count).sum();
+        if impressions > 0 {
+            let sites = epoch.impressions.len();
+            let of = match sites {
+                1 => "1 site".to_owned(),
+                _ => format!("{sites} sites"),
+            };
+            let count = match impressions {
+                1 => "1 impression".to_owned(),
+                _ => format!("{impressions} impressions"),
+            };
+            writeln!(text, "  {count} of {of}")?;
+            for (site, count) in epoch.impressions.iter().take(SITES) {
+                writeln!(text, "    {count:>7}  {site}")?;
+            }
+            if sites > SITES {
+                writeln!(text, "            and {} more sites", sites - SITES)?;
+            }
+        }
+    }
+    if contents.epochs.is_empty() {
+        writeln!(text, "\nNo impressions, and nothing spent.")?;
+    }
+    Ok(text)
+}
+
+/// What is consumed of a capacity, as a bar.
+fn bar(balance: &Balance) -> String {
+    const WIDTH: u64 = 20;
+    let filled = match balance.capacity {
+        Capacity::Unlimited => 0,
+        Capacity::Finite(capacity) => {
+            let (consumed, capacity) = (
+                u128::from(balance.consumed.get()),
+                u128::from(capacity.get()),
+            );
+            // Something is never shown as nothing, nor what is left as nothing.
+            let share = (consumed * u128::from(WIDTH)).div_ceil(capacity.max(1));
+            let most = if consumed < capacity {
+                WIDTH - 1
+            } else {
+                WIDTH
+            };
+            u64::try_from(share).unwrap_or(WIDTH).min(most)
+        }
+    };
+    (0..WIDTH)
+        .map(|at| if at < filled { '█' } else { '░' })
+        .collect()
+}
+
+fn size(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
+    let bytes_f = bytes as f64;
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{:.0} kB", bytes_f / 1e3),
+        _ => format!("{:.1} MB", bytes_f / 1e6),
+    }
+}
+
+/// A moment as a date and time, in UTC.
+fn date(moment: Timestamp) -> String {
+    let seconds = moment.0.div_euclid(1000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // From days to years, months and days in the calendar that goes on in both directions: years
+    // begin in March, so that leap days come last, and 400 of them have 146,097 days.
+    let from_march = days + 719_468;
+    let (era, day) = (
+        from_march.div_euclid(146_097),
+        from_march.rem_euclid(146_097),
+    );
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (hour, minute) = (second / 3600, second % 3600 / 60);
+    format!("{year:04}-{month:02}-{day_of_month:02} {hour:02}:{minute:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bigbird::MicroEpsilon;
+
+    #[test]
+    fn moments_become_dates() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (-1, "1969-12-31 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_772_323_199, "2026-02-28 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(date(Timestamp(seconds * 1000)), expected);
+        }
+        // Nothing overflows at the ends of time.
+        date(Timestamp(i64::MAX));
+        date(Timestamp(i64::MIN));
+    }
+
+    #[test]
+    fn a_bar_is_empty_or_full_only_if_the_filter_is() {
+        let of = |consumed, capacity| {
+            let balance = Balance {
+                capacity: Capacity::Finite(MicroEpsilon::new(capacity)),
+                consumed: MicroEpsilon::new(consumed),
+            };
+            bar(&balance).chars().filter(|it| *it == '█').count()
+        };
+        assert_eq!(
+            [
+                of(0, 100),
+                of(1, 100),
+                of(50, 100),
+                of(99, 100),
+                of(100, 100)
+            ],
+            [0, 1, 10, 19, 20]
+        );
+        assert_eq!(of(u64::MAX, u64::MAX), 20);
+        assert_eq!(of(0, 0), 0);
+    }
+}

@@ -1,0 +1,109 @@
+//! What a store holds, for people.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bigbird::{Balance, EpochIndex, Filter, SiteId, Timestamp};
+use bigbird_attribution::{Site, State};
+
+use crate::error::{Problem, StoreError};
+use crate::log;
+use crate::store::{SqliteStore, StoreOptions};
+use crate::transaction::SqliteTransaction;
+
+/// What a store holds. It is as private as the history of a browser.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// The user agent's own state.
+    pub state: State,
+    /// The epochs that have impressions or filters, oldest first.
+    pub epochs: Vec<EpochContents>,
+    /// How many attribution objects are waiting for shares.
+    pub objects: u64,
+    /// Conversion sites that the user closed, and the last epoch in which they are.
+    pub closed: Vec<(Site, EpochIndex)>,
+    /// When the store was reset, and why.
+    pub resets: Vec<(Timestamp, String)>,
+    /// The size of the file and its write-ahead log, in bytes.
+    pub bytes: u64,
+}
+
+/// What a store holds of an epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EpochContents {
+    /// Which epoch, counted from the start of the device's epochs.
+    pub epoch: EpochIndex,
+    /// When it begins, if that is known.
+    pub begins: Option<Timestamp>,
+    /// Every filter that was charged, with the name of its site.
+    pub filters: Vec<(Filter, Option<Site>, Balance)>,
+    /// How many impressions there are of each impression site, most first.
+    pub impressions: Vec<(Site, u64)>,
+}
+
+impl Contents {
+    /// Reads a store.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let mut store = SqliteStore::open(path, &StoreOptions::default())?;
+        let path = store.path().to_owned();
+        let read = SqliteTransaction::look(&mut store).and_then(|tx| read(&tx));
+        let mut contents = read.map_err(|problem| StoreError::new(&path, problem))?;
+        let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        contents.bytes = size(&path) + size(&log::path_of(&path));
+        Ok(contents)
+    }
+}
+
+fn read(tx: &SqliteTransaction<'_>) -> Result<Contents, Problem> {
+    let state = tx.device.state;
+    let connection = tx.connection();
+    let name = |id: SiteId| -> Result<Site, Problem> {
+        let site = tx.site_name(id)?;
+        Ok(site.unwrap_or_else(|| Site::from_stored(format!("site {}", id.0))))
+    };
+    let mut epochs: BTreeMap<EpochIndex, EpochContents> = BTreeMap::new();
+    let empty = |epoch| EpochContents {
+        epoch,
+        begins: state.beginning_of(epoch),
+        filters: Vec::new(),
+        impressions: Vec::new(),
+    };
+    for (epoch, filter, balance) in tx.charged()? {
+        let site = filter.site().map(name).transpose()?;
+        let of_epoch = epochs.entry(epoch).or_insert_with(|| empty(epoch));
+        of_epoch.filters.push((filter, site, balance));
+    }
+    let mut statement = connection.prepare(
+        "SELECT epoch, site, impressions FROM crowd ORDER BY epoch, impressions DESC, oldest",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (epoch, site) = (EpochIndex(row.get(0)?), name(SiteId(row.get(1)?))?);
+        let of_epoch = epochs.entry(epoch).or_insert_with(|| empty(epoch));
+        of_epoch
+            .impressions
+            .push((site, row.get::<_, u32>(2)?.into()));
+    }
+    let mut closed = Vec::new();
+    crate::filters::scan_closed(connection, |site, until, _| {
+        closed.push((name(site)?, until));
+        Ok(())
+    })?;
+    closed.sort();
+    let objects: u32 = connection.query_row("SELECT count(*) FROM object", [], |row| row.get(0))?;
+    let mut statement = connection.prepare("SELECT at, reason FROM reset ORDER BY at")?;
+    let resets = statement
+        .query_map([], |row| Ok((Timestamp(row.get(0)?), row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    Ok(Contents {
+        state,
+        epochs: epochs.into_values().collect(),
+        objects: objects.into(),
+        closed,
+        resets,
+        bytes: 0,
+    })
+}

@@ -1,0 +1,194 @@
+//! Starting over, and copying.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use bigbird::{EpochIndex, Timestamp};
+use bigbird_attribution::State;
+use rusqlite::OpenFlags;
+use rusqlite::config::DbConfig;
+
+use crate::device::Device;
+use crate::error::{Problem, StoreError};
+use crate::log;
+use crate::store::{self, SqliteStore, StoreOptions, Temporary, absolute, flush_folder};
+
+/// What a reset left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reset {
+    /// Where the old file is now.
+    pub kept: PathBuf,
+    /// Whether the old file still told its set-up, when its epochs begin, and whether the user lets
+    /// the API work.
+    pub remembered: bool,
+}
+
+/// What stands in the place of a store while it is being replaced. No program takes it for a store.
+const PLACEHOLDER: &[u8] = b"This Big Bird store is being reset. If this file stays, the reset \
+was interrupted: run `bigbird store reset` again.\n";
+
+/// Starts over, deliberately: the only way to use a path again whose store is damaged. The old file
+/// is kept beside it, and `reason` is noted in the new one.
+///
+/// It applies the rule for clearing browsing history: no epoch up to and including the current one
+/// is ever attributed to again, so that nothing that was spent comes back. If the old store does not
+/// tell any more when its epochs begin, new ones begin now, so that the current one lasts at least
+/// as long as the old one would have.
+///
+/// Processes that have the old store open notice with their next transaction.
+///
+/// # Errors
+/// If there is no file, or the new one cannot be written. Whenever it is interrupted, there is the
+/// old store, the new one, or a file that is neither; never none, as one would be created there.
+pub fn reset(path: impl AsRef<Path>, reason: &str, now: Timestamp) -> Result<Reset, StoreError> {
+    let path = absolute(path.as_ref())?;
+    replace(&path, reason, now).map_err(|problem| StoreError::new(&path, problem))
+}
+
+fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> {
+    fs::symlink_metadata(path).map_err(Problem::io("finding it"))?;
+    let remembered = remember(path);
+    let (old, mut resets) = remembered.clone().unwrap_or((Device::new(), Vec::new()));
+    resets.push((now.0, reason.to_owned()));
+    let device = closed_until_now(old.state, remembered.is_some(), now);
+    let new = Temporary::beside(path);
+    store::build(&new.0, device, &resets)?;
+    new.flush()?;
+
+    let kept = keep(path)?;
+    let placeholder = Temporary::beside(path);
+    let mut file = fs::File::create(&placeholder.0).map_err(Problem::io("replacing it"))?;
+    file.write_all(PLACEHOLDER)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&placeholder.0, path))
+        .map_err(Problem::io("replacing it"))?;
+    flush_folder(path)?;
+    // Only now: without its log, the old store would have forgotten what was last spent.
+    match fs::rename(log::path_of(path), log::path_of(&kept)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Problem::io("moving the write-ahead log")(error));
+        }
+        _ => {}
+    }
+    let _ = fs::remove_file(log::index_of(path));
+    flush_folder(path)?;
+    fs::rename(&new.0, path).map_err(Problem::io("replacing it"))?;
+    flush_folder(path)?;
+    Ok(Reset {
+        kept,
+        remembered: remembered.is_some(),
+    })
+}
+
+/// The state of a new store in the place of an old one.
+fn closed_until_now(old: State, remembered: bool, now: Timestamp) -> Device {
+    const HOUR_MS: i64 = 3_600_000;
+    let latest = [Some(now), old.latest, old.last_clear]
+        .into_iter()
+        .max()
+        .flatten();
+    let state = State {
+        last_clear: latest,
+        latest,
+        epoch_start: match remembered {
+            true => old.epoch_start,
+            // At the full hour, as any. Nothing is read before the epoch ends, a whole one later.
+            false => Some(Timestamp(now.0.div_euclid(HOUR_MS).saturating_mul(HOUR_MS))),
+        },
+        ..old
+    };
+    let current = latest.and_then(|latest| state.epoch_of(latest));
+    Device {
+        state,
+        first_epoch: match current {
+            Some(current) => EpochIndex(current.0.saturating_add(1)),
+            None => EpochIndex(i64::MIN),
+        },
+        ..Device::new()
+    }
+}
+
+/// What the old store still tells: the row about the device, if it is intact, and earlier resets.
+fn remember(path: &Path) -> Option<(Device, Vec<(i64, String)>)> {
+    let connection = store::connect(path, OpenFlags::empty()).ok()?;
+    // It is to be kept as it is.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .ok()?;
+    let device = Device::load(&connection).ok()?;
+    let resets = (|| {
+        let mut statement = connection
+            .prepare("SELECT at, reason FROM reset ORDER BY at")
+            .ok()?;
+        let resets = statement
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .ok()?;
+        resets.collect::<Result<_, _>>().ok()
+    })();
+    Some((device, resets.unwrap_or_default()))
+}
+
+/// Gives the file at a path a second name, and says which.
+fn keep(path: &Path) -> Result<PathBuf, Problem> {
+    for number in 1.. {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".replaced-{number}"));
+        let kept = PathBuf::from(name);
+        if fs::exists(log::path_of(&kept)).unwrap_or(true) {
+            continue;
+        }
+        match fs::hard_link(path, &kept) {
+            Ok(()) => return Ok(kept),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Not every file system has links.
+            Err(_) if !fs::exists(&kept).unwrap_or(true) => {
+                fs::copy(path, &kept).map_err(Problem::io("keeping the old file"))?;
+                return Ok(kept);
+            }
+            Err(_) => {}
+        }
+    }
+    Err(Problem::Exists)
+}
+
+/// Copies a store to a place where there is no file, as it is at one moment, while others use it.
+/// The copy is one file.
+///
+/// To go on with a copy after the original was used is to take back what was spent in between. It is
+/// for looking into, and for moving a store that is not used any more.
+///
+/// # Errors
+/// If the store cannot be used, or the copy cannot be written.
+pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreError> {
+    let to = absolute(to.as_ref())?;
+    let at = |problem: Problem| StoreError::new(&to, problem);
+    if fs::exists(&to).unwrap_or(true) || fs::exists(log::path_of(&to)).unwrap_or(true) {
+        return Err(at(Problem::Exists));
+    }
+    let original = SqliteStore::open(path, &StoreOptions::default())?;
+    let copy = Temporary::beside(&to);
+    let Some(name) = copy.0.to_str() else {
+        return Err(at(Problem::Io {
+            operation: "naming it",
+            source: io::Error::other("its name is not UTF-8"),
+        }));
+    };
+    let copied = original.connection.execute("VACUUM INTO ?", [name]);
+    copied.map_err(|error| at(error.into()))?;
+    finish_copy(&copy.0).map_err(at)?;
+    copy.put_at(&to).map_err(at)
+}
+
+/// Notes in a copy that it needs no log.
+fn finish_copy(path: &Path) -> Result<(), Problem> {
+    let connection = store::connect(path, OpenFlags::empty())?;
+    store::set_up(&connection)?;
+    let device = Device {
+        closed_cleanly: true,
+        ..Device::load(&connection)?
+    };
+    device.save(&connection)?;
+    connection.close().map_err(|(_, error)| error)?;
+    Ok(())
+}
