@@ -1,0 +1,169 @@
+//! What the tests of the store share.
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bigbird::{Capacities, Capacity, MicroEpsilon, Profile, StoreLimits, Timestamp};
+use bigbird_attribution::{
+    Action, Budget, Call, Config, ConversionOptions, ImpressionOptions, Randomness, Storage,
+    UserAgent,
+};
+use bigbird_store::{SqliteStore, StoreOptions};
+
+pub(crate) const SERVICE: &str = "https://agg.example";
+pub(crate) const DAY: i64 = 86_400_000;
+
+/// A folder that goes away with the test.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("store-{}-{count}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Numbers that are the same each time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sequence(u64);
+
+impl Randomness for Sequence {
+    fn epoch_start(&mut self) -> f64 {
+        0.5
+    }
+
+    fn credit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        #[expect(clippy::cast_precision_loss, reason = "32 bits fit")]
+        let number = (self.0 >> 32) as f64;
+        number / (1_u64 << 32) as f64
+    }
+}
+
+pub(crate) type Agent = UserAgent<SqliteStore, Sequence>;
+
+/// A profile with capacities that a few conversions spend.
+pub(crate) fn config(profile: Profile, impressions_per_epoch: u32) -> Config {
+    let finite = |micro| Capacity::Finite(MicroEpsilon::new(micro));
+    let own = profile.policy();
+    let given = |capacity, micro| match capacity {
+        Capacity::Unlimited => capacity,
+        Capacity::Finite(_) => finite(micro),
+    };
+    let capacities = Capacities {
+        querier: finite(1_000_000),
+        global: given(own.capacities().global, 3_000_000),
+        impression_site: given(own.capacities().impression_site, 1_500_000),
+        conversion_site: given(own.capacities().conversion_site, 1_200_000),
+        user_action: Capacity::Unlimited,
+    };
+    Config {
+        policy: own.to_builder().capacities(capacities).build().unwrap(),
+        store_limits: StoreLimits {
+            impressions_per_epoch: impressions_per_epoch.try_into().unwrap(),
+        },
+        ..Config::new(profile).with_service(SERVICE)
+    }
+}
+
+pub(crate) fn options(config: &Config) -> StoreOptions {
+    StoreOptions {
+        limits: config.store_limits,
+        ..StoreOptions::default()
+    }
+}
+
+pub(crate) fn open(path: &Path, config: &Config) -> Agent {
+    let store = SqliteStore::open_or_create(path, &options(config)).unwrap();
+    UserAgent::new(config.clone(), store, Sequence::default()).unwrap()
+}
+
+/// A call of a user action.
+pub(crate) fn by(site: &str, action: u64, at: i64) -> Call<'_> {
+    Call::new(site, Timestamp(at)).by(Action::numbered(action).unwrap())
+}
+
+/// A few impressions and conversions: a store with something of everything. The last conversions
+/// find their budgets spent.
+pub(crate) fn live(agent: &mut Agent) {
+    for number in 0..40_u32 {
+        let at = 100 * DAY + i64::from(number) * DAY / 4;
+        let site = format!("news-{}.example", number % 5);
+        let options = ImpressionOptions {
+            conversion_sites: match number % 3 {
+                0 => Vec::new(),
+                _ => vec![format!("shop-{}.example", number % 4)],
+            },
+            match_value: number % 7,
+            ..ImpressionOptions::new(number % 5)
+        };
+        let call = by(&site, u64::from(number), at);
+        agent.save_impression(&call, &options).unwrap();
+    }
+    for number in 0..8_u32 {
+        let at = 110 * DAY + i64::from(number) * 1000;
+        let site = format!("shop-{}.example", number % 4);
+        measure(agent, &by(&site, 100 + u64::from(number), at), 0.4).unwrap();
+    }
+    let shared = by("shop-1.example", 200, 111 * DAY);
+    let conversion = ConversionOptions::new(SERVICE, 5);
+    let participants = ["ads.example", "more-ads.example"];
+    agent
+        .attribute_shared(&shared, &conversion, &participants)
+        .unwrap();
+    let closed = ["shop-3.example".to_owned()];
+    let now = Timestamp(112 * DAY);
+    agent.clear_browsing_history(&closed, false, now).unwrap();
+}
+
+/// The histogram of a conversion.
+pub(crate) fn measure<S: Storage, R: Randomness>(
+    agent: &mut UserAgent<S, R>,
+    call: &Call<'_>,
+    epsilon: f64,
+) -> Result<Vec<u32>, bigbird_attribution::AgentError<S::Error>> {
+    let options = ConversionOptions {
+        epsilon,
+        value: 3,
+        max_value: 5,
+        credit: vec![0.6, 0.4],
+        ..ConversionOptions::new(SERVICE, 5)
+    };
+    let answer = agent.measure_conversion(call, &options)?;
+    let report = answer.report.release(call.now, Timestamp(i64::MAX));
+    Ok(report
+        .map(|report| report.buckets().to_vec())
+        .unwrap_or_default())
+}
+
+/// What each filter has consumed, by name.
+pub(crate) fn consumed(budgets: &[Budget]) -> Vec<(i64, String, u64)> {
+    let mut consumed: Vec<_> = budgets
+        .iter()
+        .map(|budget| {
+            (
+                budget.epoch,
+                budget.to_string(),
+                budget.balance.consumed.get(),
+            )
+        })
+        .collect();
+    consumed.sort();
+    consumed
+}
