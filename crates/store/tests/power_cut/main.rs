@@ -1,0 +1,323 @@
+//! A power cut at every write: what was answered stays charged, what was not happened as a whole or
+//! not at all, and the store opens.
+//!
+//! Everything that reaches the files is noted, with every flush. Then, for each moment, the files
+//! are made again as a disk might have them after a cut at that moment: what was flushed is there;
+//! of what came after, each write is there, or is not, or some of its sectors are.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod recorder;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use bigbird::{Profile, Timestamp};
+use bigbird_attribution::{Config, ConversionOptions, SharedConversion};
+use bigbird_store::{SqliteStore, StoreOptions};
+use common::{Agent, DAY, Folder, SERVICE, by, config, consumed, live, measure, open};
+use recorder::{Log, Operation};
+
+type Budgets = Vec<(i64, String, u64)>;
+
+/// A disk writes whole sectors.
+const SECTOR: usize = 512;
+
+/// One recorder serves all tests.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// What was noted, and what was answered when.
+struct Recording {
+    /// The database file before anything was noted.
+    before: Vec<u8>,
+    log: Log,
+    /// The budgets after each step that was answered, and how much had been noted by then.
+    answered: Vec<(usize, Budgets)>,
+}
+
+/// Uses a store in every way that writes.
+fn record(folder: &Folder, config: &Config) -> Recording {
+    recorder::install();
+    let path = folder.file("store");
+    let mut agent = open(&path, config);
+    live(&mut agent);
+    let start = consumed(&agent.budgets().unwrap());
+    agent.into_storage().close().unwrap();
+
+    let before = fs::read(&path).unwrap();
+    recorder::start(path.parent().unwrap());
+    let mut agent = open(&path, config);
+    let mut answered = vec![(recorder::noted(), start)];
+    let now = 113 * DAY;
+    for step in 0..14_u64 {
+        let at = now + i64::try_from(step).unwrap() * 60_000;
+        use_once(&mut agent, step, at);
+        answered.push((recorder::noted(), consumed(&agent.budgets().unwrap())));
+    }
+    agent.into_storage().close().unwrap();
+    answered.push((recorder::noted(), answered.last().unwrap().1.clone()));
+    Recording {
+        before,
+        log: recorder::stop(),
+        answered,
+    }
+}
+
+fn use_once(agent: &mut Agent, step: u64, at: i64) {
+    let call = by("shop-0.example", 300 + step, at);
+    match step {
+        // A report that is shared, from the object that `live` left.
+        3 => {
+            let share = bigbird_attribution::Call {
+                intermediary: Some("ads.example"),
+                ..by("shop-1.example", 300, at)
+            };
+            let options = ConversionOptions::new(SERVICE, 5);
+            let _ = agent.share(SharedConversion(1), &share, &options).unwrap();
+        }
+        4 => agent.storage_mut().checkpoint().unwrap(),
+        6 => {
+            let options = bigbird_attribution::ImpressionOptions::new(1);
+            let calls = (0..20).map(|number| (by("news-9.example", 400 + number, at), &options));
+            let saved = agent.save_impressions(calls).unwrap();
+            assert!(saved.iter().all(Result::is_ok));
+        }
+        8 => agent.clear_impressions_for_site("news-1.example").unwrap(),
+        10 => agent.maintain(Timestamp(at + 3 * DAY)).unwrap(),
+        // A new epoch's impressions, so that there is something to charge.
+        1 | 7 | 11 => {
+            let options = bigbird_attribution::ImpressionOptions::new(2);
+            let call = by("news-2.example", 500 + step, at);
+            agent.save_impression(&call, &options).unwrap();
+        }
+        12 => agent.set_enabled(false).unwrap(),
+        _ => {
+            let _ = measure(agent, &call, 0.1).unwrap();
+        }
+    }
+}
+
+/// What becomes of a write that was not flushed.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Dropped,
+    Written,
+    /// Any of the above, or some sectors.
+    Random,
+}
+
+/// How the store is wrong, if it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Flaw {
+    /// It does not flush its log.
+    NoFlush,
+}
+
+/// A small source of numbers that are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 16).unwrap() % bound
+    }
+}
+
+/// A file as a disk might have it: its content, or nothing.
+fn after_cut(
+    before: Option<Vec<u8>>,
+    operations: &[&Operation],
+    fate: Fate,
+    dice: &mut Dice,
+) -> Option<Vec<u8>> {
+    let flushed = operations
+        .iter()
+        .rposition(|it| matches!(it, Operation::Flush));
+    let flushed = flushed.map_or(0, |at| at + 1);
+    let mut file = before;
+    for (at, operation) in operations.iter().enumerate() {
+        let chance = match (at < flushed, fate) {
+            (true, _) | (false, Fate::Written) => 2,
+            (false, Fate::Dropped) => 0,
+            (false, Fate::Random) => dice.below(4),
+        };
+        match operation {
+            Operation::Flush => {}
+            Operation::Write { offset, data } => {
+                let content = file.get_or_insert_default();
+                let end = offset + data.len();
+                if chance > 0 && content.len() < end {
+                    // The file may be longer already while its new part is not there yet.
+                    content.resize(end, 0);
+                }
+                match chance {
+                    0 => {}
+                    1 => {
+                        for (number, sector) in data.chunks(SECTOR).enumerate() {
+                            if dice.below(2) == 0 {
+                                let begin = offset + number * SECTOR;
+                                content[begin..begin + sector.len()].copy_from_slice(sector);
+                            }
+                        }
+                    }
+                    _ => content[*offset..end].copy_from_slice(data),
+                }
+            }
+            Operation::Truncate { size } => {
+                if chance > 0 {
+                    file.get_or_insert_default().resize(*size, 0);
+                }
+            }
+            Operation::Delete => {
+                if chance > 1 {
+                    file = None;
+                }
+            }
+        }
+    }
+    file
+}
+
+/// Plays a power cut at every moment, and gives what went wrong.
+fn cut_everywhere(recording: &Recording, config: &Config, flaw: Option<Flaw>) -> Vec<String> {
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut wrong = Vec::new();
+    for moment in 0..=recording.log.len() {
+        for fate in [Fate::Dropped, Fate::Written, Fate::Random, Fate::Random] {
+            let mut of_file: BTreeMap<&Path, Vec<&Operation>> = BTreeMap::new();
+            for (path, operation) in &recording.log[..moment] {
+                let is_log = path.to_string_lossy().ends_with("-wal");
+                if !(is_log && flaw == Some(Flaw::NoFlush) && matches!(operation, Operation::Flush))
+                {
+                    of_file.entry(path).or_default().push(operation);
+                }
+            }
+            let folder = Folder::new();
+            let image = folder.file("store");
+            let mut main = Some(recording.before.clone());
+            for (path, operations) in of_file {
+                let name = path.file_name().unwrap();
+                let begin = (name == "store").then(|| main.take()).flatten();
+                if let Some(content) = after_cut(begin, &operations, fate, &mut dice) {
+                    fs::write(image.with_file_name(name), content).unwrap();
+                }
+            }
+            if let Some(content) = main {
+                fs::write(&image, content).unwrap();
+            }
+            if let Err(why) = survives(&image, config, recording, moment) {
+                wrong.push(format!("cut at {moment} ({fate:?}): {why}"));
+            }
+        }
+    }
+    wrong
+}
+
+/// Opens the store after a cut, and compares its budgets with what was answered before.
+fn survives(
+    image: &Path,
+    config: &Config,
+    recording: &Recording,
+    moment: usize,
+) -> Result<(), String> {
+    let checked = bigbird_store::check(image);
+    checked.map_err(|error| error.problem().to_string())?;
+    let store = SqliteStore::open(image, &StoreOptions::default());
+    let store = store.map_err(|error| error.problem().to_string())?;
+    let randomness = common::Sequence::default();
+    let agent = bigbird_attribution::UserAgent::new(config.clone(), store, randomness);
+    let mut agent = agent.map_err(|error| error.to_string())?;
+    let found = consumed(&agent.budgets().map_err(|error| error.to_string())?);
+    let mut answered = recording.answered.iter();
+    let last = answered
+        .rposition(|(noted, _)| *noted <= moment)
+        .unwrap_or(0);
+    let allowed = &recording.answered[last..(last + 2).min(recording.answered.len())];
+    if allowed.iter().any(|(_, budgets)| *budgets == found) {
+        return Ok(());
+    }
+    Err(format!("answered {:?}, found {found:?}", allowed[0].1))
+}
+
+#[test]
+fn a_power_cut_at_any_write_loses_no_answered_deduction() {
+    let _turn = TURN.lock();
+    let folder = Folder::new();
+    let config = config(Profile::BigBird, 1000);
+    let recording = record(&folder, &config);
+    let flushes = |log: &Log| {
+        log.iter()
+            .filter(|(_, it)| matches!(it, Operation::Flush))
+            .count()
+    };
+    assert!(recording.log.len() > 100 && flushes(&recording.log) > 14);
+    let wrong = cut_everywhere(&recording, &config, None);
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// The same, if the log were not flushed: the test above would have noticed.
+#[test]
+fn a_store_that_does_not_flush_is_caught() {
+    let _turn = TURN.lock();
+    let folder = Folder::new();
+    let config = config(Profile::BigBird, 1000);
+    let recording = record(&folder, &config);
+    let wrong = cut_everywhere(&recording, &config, Some(Flaw::NoFlush));
+    assert!(!wrong.is_empty());
+}
+
+/// A conversion is flushed once, whatever it finds; an impression too; a click is not.
+#[test]
+fn a_conversion_is_one_flush() {
+    let _turn = TURN.lock();
+    recorder::install();
+    let folder = Folder::new();
+    let path: PathBuf = folder.file("store");
+    let config = config(Profile::BigBird, 1000);
+    let mut agent = open(&path, &config);
+    live(&mut agent);
+    let flushes = |agent: &mut Agent, step: &mut dyn FnMut(&mut Agent)| {
+        recorder::start(path.parent().unwrap());
+        step(agent);
+        let log = recorder::stop();
+        log.iter()
+            .filter(|(_, it)| matches!(it, Operation::Flush))
+            .count()
+    };
+    let at = 113 * DAY;
+    for site in ["shop-0.example", "shop-1.example", "nobody.example"] {
+        let mut step = |agent: &mut Agent| {
+            let _ = measure(agent, &by(site, 600, at), 0.05).unwrap();
+        };
+        assert_eq!(flushes(&mut agent, &mut step), 1, "{site}");
+    }
+    agent.set_enabled(false).unwrap();
+    let mut disabled = |agent: &mut Agent| {
+        let _ = measure(agent, &by("shop-0.example", 601, at), 0.05).unwrap();
+    };
+    assert_eq!(flushes(&mut agent, &mut disabled), 1);
+    let options = bigbird_attribution::ImpressionOptions::new(2);
+    let mut save = |agent: &mut Agent| {
+        agent
+            .save_impression(&by("news.example", 602, at), &options)
+            .unwrap();
+    };
+    assert_eq!(flushes(&mut agent, &mut save), 1);
+    agent.set_enabled(true).unwrap();
+    let mut click = |agent: &mut Agent| {
+        let _ = agent.begin_user_action(Timestamp(at)).unwrap();
+    };
+    // The first takes numbers from the store.
+    assert_eq!(
+        [
+            flushes(&mut agent, &mut click),
+            flushes(&mut agent, &mut click)
+        ],
+        [1, 0]
+    );
+}

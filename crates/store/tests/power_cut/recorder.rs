@@ -1,0 +1,229 @@
+//! A layer below the store that notes every write and every flush, so that a power cut can be
+//! played at each of them.
+#![allow(unsafe_code, reason = "SQLite's interface for this is C")]
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rusqlite::ffi;
+
+/// What reached a file.
+#[derive(Debug, Clone)]
+pub(crate) enum Operation {
+    Write { offset: usize, data: Vec<u8> },
+    Truncate { size: usize },
+    Flush,
+    Delete,
+}
+
+/// Everything that was noted: which file, and what.
+pub(crate) type Log = Vec<(PathBuf, Operation)>;
+
+struct Recorder {
+    log: Log,
+    /// The paths of open files.
+    files: HashMap<usize, PathBuf>,
+    /// The folder whose files are noted.
+    folder: Option<PathBuf>,
+}
+
+static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+
+fn recorder() -> MutexGuard<'static, Option<Recorder>> {
+    RECORDER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes it the default layer, below every store that is opened afterwards.
+pub(crate) fn install() {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        *recorder() = Some(Recorder {
+            log: Vec::new(),
+            files: HashMap::new(),
+            folder: None,
+        });
+        // SAFETY: the default layer is a valid table that is never freed; ours is a copy of it that
+        // lives forever.
+        unsafe {
+            assert_eq!(ffi::sqlite3_initialize(), ffi::SQLITE_OK);
+            let default = &*ffi::sqlite3_vfs_find(std::ptr::null());
+            DEFAULT.get_or_init(|| (default.xOpen.unwrap(), default.xDelete.unwrap()));
+            let layer = Box::leak(Box::new(ffi::sqlite3_vfs {
+                pNext: std::ptr::null_mut(),
+                zName: c"recorder".as_ptr(),
+                xOpen: Some(open),
+                xDelete: Some(delete),
+                ..*default
+            }));
+            assert_eq!(ffi::sqlite3_vfs_register(layer, 1), ffi::SQLITE_OK);
+        }
+    });
+}
+
+/// Notes what happens to the files of a folder from now on.
+pub(crate) fn start(folder: &Path) {
+    let mut recorder = recorder();
+    let recorder = recorder.as_mut().unwrap();
+    recorder.log.clear();
+    recorder.folder = Some(folder.to_owned());
+}
+
+/// How much was noted.
+pub(crate) fn noted() -> usize {
+    recorder().as_ref().unwrap().log.len()
+}
+
+/// Ends, and gives what was noted.
+pub(crate) fn stop() -> Log {
+    let mut recorder = recorder();
+    let recorder = recorder.as_mut().unwrap();
+    recorder.folder = None;
+    std::mem::take(&mut recorder.log)
+}
+
+fn note(path: Option<PathBuf>, operation: Operation) {
+    let mut recorder = recorder();
+    let Some(recorder) = recorder.as_mut() else {
+        return;
+    };
+    if let (Some(path), Some(folder)) = (path, &recorder.folder)
+        && path.starts_with(folder)
+    {
+        recorder.log.push((path, operation));
+    }
+}
+
+fn path_of(file: *mut ffi::sqlite3_file) -> Option<PathBuf> {
+    recorder().as_ref()?.files.get(&(file as usize)).cloned()
+}
+
+type Open = unsafe extern "C" fn(
+    *mut ffi::sqlite3_vfs,
+    ffi::sqlite3_filename,
+    *mut ffi::sqlite3_file,
+    c_int,
+    *mut c_int,
+) -> c_int;
+type Delete = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, *const c_char, c_int) -> c_int;
+
+static DEFAULT: OnceLock<(Open, Delete)> = OnceLock::new();
+
+/// The functions of open files as the default layer has them, and as we have them: of databases,
+/// which are locked, and of logs, which are not.
+static DATABASE: OnceLock<Methods> = OnceLock::new();
+static LOG: OnceLock<Methods> = OnceLock::new();
+
+struct Methods {
+    original: ffi::sqlite3_io_methods,
+    ours: ffi::sqlite3_io_methods,
+}
+
+fn original(file: *mut ffi::sqlite3_file) -> &'static ffi::sqlite3_io_methods {
+    let is_log = path_of(file).unwrap().to_string_lossy().ends_with("-wal");
+    let methods = if is_log { &LOG } else { &DATABASE };
+    &methods.get().unwrap().original
+}
+
+unsafe extern "C" fn open(
+    layer: *mut ffi::sqlite3_vfs,
+    name: ffi::sqlite3_filename,
+    file: *mut ffi::sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    // SAFETY: as for SQLite's `xOpen`; a table of functions that was opened with stays valid.
+    unsafe {
+        let status = DEFAULT.get().unwrap().0(layer, name, file, flags, out_flags);
+        let watched = ffi::SQLITE_OPEN_MAIN_DB | ffi::SQLITE_OPEN_WAL;
+        if status == ffi::SQLITE_OK && flags & watched != 0 && !name.is_null() {
+            let path = PathBuf::from(CStr::from_ptr(name).to_str().unwrap());
+            recorder()
+                .as_mut()
+                .unwrap()
+                .files
+                .insert(file as usize, path);
+            let known = if flags & ffi::SQLITE_OPEN_WAL != 0 {
+                &LOG
+            } else {
+                &DATABASE
+            };
+            let original = *(*file).pMethods;
+            let methods = known.get_or_init(|| Methods {
+                original,
+                ours: ffi::sqlite3_io_methods {
+                    xClose: Some(close),
+                    xWrite: Some(write),
+                    xTruncate: Some(truncate),
+                    xSync: Some(sync),
+                    ..original
+                },
+            });
+            (*file).pMethods = &raw const methods.ours;
+        }
+        status
+    }
+}
+
+unsafe extern "C" fn delete(
+    layer: *mut ffi::sqlite3_vfs,
+    name: *const c_char,
+    sync_folder: c_int,
+) -> c_int {
+    // SAFETY: as for SQLite's `xDelete`.
+    unsafe {
+        let path = PathBuf::from(CStr::from_ptr(name).to_str().unwrap());
+        note(Some(path), Operation::Delete);
+        DEFAULT.get().unwrap().1(layer, name, sync_folder)
+    }
+}
+
+unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
+    // SAFETY: as for SQLite's `xClose`.
+    unsafe {
+        let status = original(file).xClose.unwrap()(file);
+        recorder().as_mut().unwrap().files.remove(&(file as usize));
+        status
+    }
+}
+
+unsafe extern "C" fn write(
+    file: *mut ffi::sqlite3_file,
+    buffer: *const c_void,
+    amount: c_int,
+    offset: ffi::sqlite3_int64,
+) -> c_int {
+    // SAFETY: as for SQLite's `xWrite`: the buffer has that many bytes.
+    unsafe {
+        let length = usize::try_from(amount).unwrap();
+        let data = std::slice::from_raw_parts(buffer.cast::<u8>(), length).to_vec();
+        let offset_of = usize::try_from(offset).unwrap();
+        note(
+            path_of(file),
+            Operation::Write {
+                offset: offset_of,
+                data,
+            },
+        );
+        original(file).xWrite.unwrap()(file, buffer, amount, offset)
+    }
+}
+
+unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_int64) -> c_int {
+    // SAFETY: as for SQLite's `xTruncate`.
+    unsafe {
+        let new_size = usize::try_from(size).unwrap();
+        note(path_of(file), Operation::Truncate { size: new_size });
+        original(file).xTruncate.unwrap()(file, size)
+    }
+}
+
+unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
+    // SAFETY: as for SQLite's `xSync`.
+    unsafe {
+        let status = original(file).xSync.unwrap()(file, flags);
+        note(path_of(file), Operation::Flush);
+        status
+    }
+}
