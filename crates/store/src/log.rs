@@ -4,14 +4,14 @@
 //! rest: after a power cut, that is the transaction that was being written. But if an older frame
 //! is damaged, everything after it was flushed and answered, and ignoring it would give budgets
 //! back. The two can be told apart: a transaction is written only after the one before it was
-//! flushed. So frames that follow the end of a later transaction than the damaged one prove that
-//! the damaged one had been flushed.
+//! flushed. So frames that follow the end of a transaction which SQLite would not see prove that
+//! it had been flushed.
 //!
-//! What cannot be told from a power cut is damage in the very last transaction, and a log that was
-//! cut off at the end of an earlier one. See `docs/store.md`.
+//! What cannot be told from a power cut is damage in the very last transaction or in the last two
+//! frames of the one before, and a log that ends earlier. See `docs/store.md`.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Damage, Problem};
@@ -38,17 +38,20 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Says whether there is a log, having found no damage that SQLite would pass over.
+/// Says whether there is a log, having found no damage that SQLite would pass over. An empty one is
+/// none: SQLite creates it when it opens a store.
 pub(crate) fn inspect(database: &Path) -> Result<bool, Problem> {
+    let failed = |error| Problem::io("reading the write-ahead log")(error);
     let file = match File::open(path_of(database)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(Problem::io("reading the write-ahead log")(error)),
+        Err(error) => return Err(failed(error)),
     };
+    let empty = file.metadata().map_err(failed)?.len() == 0;
     match is_damaged(&mut BufReader::with_capacity(1 << 20, file)) {
-        Ok(false) => Ok(true),
+        Ok(false) => Ok(!empty),
         Ok(true) => Err(Damage::Log("is damaged before its last transaction").into()),
-        Err(error) => Err(Problem::io("reading the write-ahead log")(error)),
+        Err(error) => Err(failed(error)),
     }
 }
 
@@ -60,16 +63,36 @@ fn is_damaged(log: &mut (impl Read + Seek)) -> io::Result<bool> {
     }
     let word = |at: usize| be_word(&header, at);
     let big_endian = word(0) & 1 == 1;
-    let sum = checksum((0, 0), &header[..24], big_endian);
-    let sound = word(0) & !1 == MAGIC && word(8) as usize == PAGE && sum == (word(24), word(28));
-    // Each frame carries the salts of the header, which are new each time the log begins anew.
-    let mut salts = sound.then_some((word(16), word(20)));
+    let sum = (word(24), word(28));
+    let sound = word(0) & !1 == MAGIC
+        && word(8) as usize == PAGE
+        && sum == checksum((0, 0), &header[..24], big_endian);
+    if sound {
+        let salts = (word(16), word(20));
+        return passes_over(log, sum, Some(salts), big_endian);
+    }
+    // SQLite passes over all of it. In which byte order it was written is not known either.
+    Ok(passes_over(log, sum, None, big_endian)? || {
+        log.seek(SeekFrom::Start(HEADER as u64))?;
+        passes_over(log, sum, None, !big_endian)?
+    })
+}
 
-    let mut frame = [0; FRAME];
+/// Whether SQLite will pass over a transaction that was flushed, among the frames that follow. Each
+/// carries the salts of the header, which are new each time the log begins anew; if they are not
+/// known, SQLite does not see any frame.
+fn passes_over(
+    log: &mut impl Read,
+    sum: (u32, u32),
+    salts: Option<(u32, u32)>,
+    big_endian: bool,
+) -> io::Result<bool> {
+    let mut stopped = salts.is_none();
+    let mut salts = salts;
     let mut before = sum;
-    // After a frame that SQLite stops at: whether a transaction has ended since, which was flushed
-    // if another follows.
-    let mut stopped = !sound;
+    let mut frame = [0; FRAME];
+    // From a frame on that SQLite stops at: whether a transaction has ended since. Only a frame
+    // that is intact tells: a power cut may leave any mix of old and new in the others.
     let mut ended = false;
     while fill(log, &mut frame)? {
         let word = |at: usize| be_word(&frame, at);
@@ -79,13 +102,11 @@ fn is_damaged(log: &mut (impl Read + Seek)) -> io::Result<bool> {
         let content = checksum(content, &frame[24..], big_endian);
         let current = *salts.get_or_insert(own_salts) == own_salts;
         let follows = current && content == own;
-        stopped |= !follows;
-        if stopped {
-            if ended && follows {
-                return Ok(true);
-            }
-            ended |= current && word(4) != 0;
+        if follows && ended {
+            return Ok(true);
         }
+        stopped |= !follows;
+        ended |= stopped && follows && word(4) != 0;
         before = own;
     }
     Ok(false)

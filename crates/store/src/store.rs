@@ -189,7 +189,10 @@ impl SqliteStore {
     /// checkpoint does it.
     pub(crate) fn erase(&mut self) {
         let _ = self.connection.execute_batch("PRAGMA incremental_vacuum");
-        let _ = self.checkpoint_as("TRUNCATE");
+        // Afterwards the log is empty, as if it were lost.
+        if self.mark(true).is_ok() {
+            let _ = self.checkpoint_as("TRUNCATE");
+        }
     }
 
     /// Closes it, so that all of it is in the database file, if no other process has it open.

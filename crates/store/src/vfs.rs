@@ -170,21 +170,23 @@ unsafe extern "C" fn read(
     offset: ffi::sqlite3_int64,
 ) -> c_int {
     // SAFETY: the file's table of functions is the first field of ours, and `buffer` has `amount`
-    // bytes, all of which were filled if the status is good.
+    // bytes, all of which are filled, with zeros if the file ends before.
     unsafe {
         let methods = &*(*file).pMethods.cast::<Methods>();
         let status = (methods.read)(file, buffer, amount, offset);
-        if status != ffi::SQLITE_OK {
+        if status != ffi::SQLITE_OK && status != ffi::SQLITE_IOERR_SHORT_READ {
             return status;
         }
         match usize::try_from(amount) {
             Ok(PAGE) => {
                 let page = std::slice::from_raw_parts(buffer.cast::<u8>(), PAGE);
-                if is_intact(page, offset) {
-                    return ffi::SQLITE_OK;
+                // Behind the end of the file there are zeros.
+                let behind = status != ffi::SQLITE_OK && page.iter().all(|byte| *byte == 0);
+                if behind || is_intact(page, offset) {
+                    return status;
                 }
             }
-            Ok(amount) if amount <= HEADER => return ffi::SQLITE_OK,
+            Ok(amount) if amount <= HEADER => return status,
             // A damaged header tells another size of pages.
             _ => {}
         }

@@ -1,0 +1,590 @@
+//! Damaged files: an error or the right answer, never a refund, never a panic, never a hang.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bigbird::{Profile, Timestamp};
+use bigbird_attribution::{AgentError, Config, OpenError, UserAgent};
+use bigbird_store::{Damage, Problem, SqliteStore, StoreError, StoreOptions, backup, check, reset};
+use common::{Agent, DAY, Folder, Sequence, by, config, consumed, live, measure, open};
+use rusqlite::{Connection, OpenFlags};
+
+const PAGE: usize = 4096;
+
+/// A store with something of everything, closed, and how it is set up.
+fn sample(folder: &Folder) -> (PathBuf, Config) {
+    let config = config(Profile::BigBird, 1000);
+    let path = folder.file("store");
+    let mut agent = open(&path, &config);
+    live(&mut agent);
+    agent.into_storage().close().unwrap();
+    assert!(!log_of(&path).exists());
+    (path, config)
+}
+
+fn log_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+fn try_open(path: &Path, config: &Config) -> Result<Agent, StoreError> {
+    let store = SqliteStore::open(path, &StoreOptions::default())?;
+    UserAgent::new(config.clone(), store, Sequence::default()).map_err(|error| match error {
+        OpenError::Store(error) => error,
+        OpenError::Setup { .. } => panic!("{error}"),
+    })
+}
+
+/// What somebody sees who uses the store: reports, and budgets after each.
+type Seen = Vec<(Vec<u32>, Budgets)>;
+
+type Budgets = Vec<(i64, String, u64)>;
+
+fn use_it(path: &Path, config: &Config) -> Result<Seen, StoreError> {
+    let mut agent = try_open(path, config)?;
+    let mut seen = vec![(Vec::new(), consumed(&agent.budgets()?))];
+    for number in 0..4_u64 {
+        let site = format!("shop-{number}.example");
+        let at = 113 * DAY + i64::try_from(number).unwrap();
+        let report = match measure(&mut agent, &by(&site, 700 + number, at), 0.3) {
+            Ok(report) => report,
+            Err(AgentError::Store(error)) => return Err(error),
+            Err(AgentError::Api(error)) => panic!("{error}"),
+        };
+        seen.push((report, consumed(&agent.budgets()?)));
+    }
+    agent.clear_impressions_for_site("news-1.example")?;
+    agent.maintain(Timestamp(114 * DAY))?;
+    seen.push((Vec::new(), consumed(&agent.budgets()?)));
+    agent.into_storage().close()?;
+    Ok(seen)
+}
+
+/// Uses damaged copies of a store. Each gives an error, or what the intact one gives; says how many
+/// gave an error.
+fn damaged(copies: impl IntoIterator<Item = Vec<u8>>) -> usize {
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let intact = fs::read(&path).unwrap();
+    let expected = use_it(&path, &config).unwrap();
+    let copy = folder.file("copy");
+    let mut errors = 0;
+    for mut content in copies {
+        for (byte, flip) in content.iter_mut().zip(&intact) {
+            *byte ^= flip;
+        }
+        let _ = fs::remove_file(log_of(&copy));
+        fs::write(&copy, &content).unwrap();
+        match use_it(&copy, &config) {
+            Ok(seen) => assert_eq!(seen, expected),
+            Err(error) => {
+                errors += 1;
+                let told = error.to_string();
+                assert!(told.contains(copy.to_str().unwrap()) && told.lines().count() == 1);
+            }
+        }
+    }
+    errors
+}
+
+fn sample_size() -> usize {
+    let folder = Folder::new();
+    let (path, _) = sample(&folder);
+    fs::metadata(path).unwrap().len().try_into().unwrap()
+}
+
+/// Changes to a file of that many bytes, one for each place, as what each byte is combined with.
+fn flips(size: usize, places: impl Iterator<Item = (usize, u8)>) -> impl Iterator<Item = Vec<u8>> {
+    places.map(move |(place, flip)| {
+        let mut change = vec![0; size];
+        change[place] = flip;
+        change
+    })
+}
+
+#[test]
+fn every_flipped_byte_of_the_header_page_is_an_error() {
+    let places = (0..PAGE).map(|place| (place, 1 << (place % 8)));
+    assert_eq!(damaged(flips(sample_size(), places)), PAGE);
+    let places = (0..PAGE).map(|place| (place, 0xff));
+    assert_eq!(damaged(flips(sample_size(), places)), PAGE);
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_an_error_or_does_not_matter() {
+    let size = sample_size();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 20).unwrap()
+    };
+    let places = (0..1000).map(move |_| (PAGE + random() % (size - PAGE), 1 << (random() % 8)));
+    // A page that nobody reads may be damaged.
+    let errors = damaged(flips(size, places));
+    assert!(errors > 500, "{errors} errors");
+}
+
+#[test]
+fn a_file_that_is_cut_off_is_an_error() {
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let intact = fs::read(&path).unwrap();
+    let cut = folder.file("cut");
+    let lengths = (0..intact.len() / PAGE).map(|page| page * PAGE);
+    for length in lengths.chain([1, 15, 16, 99, 100, 511, 4095]) {
+        fs::write(&cut, &intact[..length]).unwrap();
+        let error = use_it(&cut, &config).unwrap_err();
+        assert!(
+            matches!(error.problem(), Problem::Damaged(_) | Problem::NotAStore),
+            "{length}: {error}"
+        );
+        // It is still there, and still what it was.
+        assert_eq!(fs::read(&cut).unwrap(), &intact[..length]);
+    }
+}
+
+#[test]
+fn what_is_no_store_is_left_alone() {
+    let folder = Folder::new();
+    let options = StoreOptions::default();
+    let path = folder.file("file");
+    for content in [
+        &b"a diary"[..],
+        &[0; 5000],
+        b"SQLite format 3\0 but not really",
+    ] {
+        fs::write(&path, content).unwrap();
+        for opened in [
+            SqliteStore::open(&path, &options),
+            SqliteStore::open_or_create(&path, &options),
+        ] {
+            let error = opened.unwrap_err();
+            assert!(
+                matches!(error.problem(), Problem::NotAStore | Problem::Damaged(_)),
+                "{error}"
+            );
+        }
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+    // A database of somebody else.
+    fs::remove_file(&path).unwrap();
+    let other = Connection::open(&path).unwrap();
+    other
+        .execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)")
+        .unwrap();
+    other.close().unwrap();
+    assert!(SqliteStore::open_or_create(&path, &options).is_err());
+    let other = Connection::open(&path).unwrap();
+    assert_eq!(
+        other.query_row("SELECT x FROM t", [], |row| row.get(0)),
+        Ok(1)
+    );
+
+    let error = SqliteStore::open_or_create(folder.file(""), &options).unwrap_err();
+    assert!(matches!(error.problem(), Problem::NotAStore), "{error}");
+    let error = SqliteStore::open(folder.file("nothing"), &options).unwrap_err();
+    assert!(matches!(error.problem(), Problem::Missing), "{error}");
+}
+
+/// A connection through the layer that keeps page checksums, which the store has made known: what a
+/// program sees that knows them, and not the rows'.
+fn by_hand(path: &Path) -> Connection {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    Connection::open_with_flags_and_vfs(path, flags, c"bigbird").unwrap()
+}
+
+fn problem_after(change: &str) -> Option<String> {
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let hand = by_hand(&path);
+    let changed = hand.execute(change, []).unwrap();
+    assert!(changed > 0, "{change} changed nothing");
+    hand.close().unwrap();
+    let refused = check(&path).err();
+    let used = use_it(&path, &config);
+    assert_eq!(used.is_err(), refused.is_some(), "{change}");
+    refused.map(|error| error.problem().to_string())
+}
+
+#[test]
+fn rows_that_were_altered_by_hand_are_noticed() {
+    for (change, expected) in [
+        (
+            "UPDATE filter SET consumed = 0 WHERE kind = 1",
+            "the global budget in epoch",
+        ),
+        (
+            "UPDATE filter SET consumed = consumed - 1 WHERE kind = 0",
+            "the querier budget in epoch",
+        ),
+        ("UPDATE filter SET epoch = epoch + 100", "in epoch"),
+        (
+            "UPDATE filter SET kind = 9 WHERE kind = 1",
+            "filter 0 of kind 9",
+        ),
+        (
+            "DELETE FROM filter WHERE kind = 1",
+            "rows of the ledger are missing",
+        ),
+        ("DELETE FROM filter", "rows of the ledger are missing"),
+        (
+            "UPDATE site SET name = 'other.example' WHERE name = 'shop-0.example'",
+            "the name of site",
+        ),
+        (
+            "DELETE FROM site WHERE name = 'shop-0.example'",
+            "rows of the ledger are missing",
+        ),
+        (
+            "UPDATE admission SET entries = x''",
+            "the sites of user actions",
+        ),
+        ("DELETE FROM admission", "rows of the ledger are missing"),
+        ("UPDATE closed SET until = until - 1", "the closing of site"),
+        ("DELETE FROM closed", "rows of the ledger are missing"),
+        (
+            "UPDATE object SET body = substr(body, 1, length(body) - 1)",
+            "attribution object 1",
+        ),
+        ("DELETE FROM object", "rows of the ledger are missing"),
+        (
+            "INSERT INTO closed VALUES (77, 5, 5)",
+            "the closing of site 77",
+        ),
+        (
+            "UPDATE device SET next_user_action = 2",
+            "the row about the device",
+        ),
+        (
+            "UPDATE device SET first_epoch = first_epoch + 1",
+            "the row about the device",
+        ),
+        ("UPDATE device SET digest = 0", "the row about the device"),
+        (
+            "UPDATE device SET querier = querier * 2",
+            "the row about the device",
+        ),
+        ("DELETE FROM device", "the row about the device"),
+    ] {
+        let problem = problem_after(change).unwrap_or_default();
+        assert!(problem.contains(expected), "{change}: {problem}");
+    }
+    // Without the row's own checksum, and without the digest, a program would take the first of
+    // these for the truth.
+    let folder = Folder::new();
+    let (path, _) = sample(&folder);
+    let hand = by_hand(&path);
+    hand.execute("DELETE FROM filter WHERE kind = 1", [])
+        .unwrap();
+    let spent = hand.query_row(
+        "SELECT ifnull(sum(consumed), 0) FROM filter WHERE kind = 1",
+        [],
+        |row| row.get::<_, i64>(0),
+    );
+    assert_eq!(spent, Ok(0));
+}
+
+/// Rows exchanged for those of an older copy: each is intact.
+#[test]
+fn rows_of_an_older_copy_are_noticed() {
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let old = folder.file("old");
+    backup(&path, &old).unwrap();
+    spend_more(&mut open(&path, &config), 2);
+    let hand = by_hand(&path);
+    hand.execute("ATTACH ? AS old", [old.to_str().unwrap()])
+        .unwrap();
+    hand.execute("REPLACE INTO main.filter SELECT * FROM old.filter", [])
+        .unwrap();
+    hand.close().unwrap();
+    let error = check(&path).unwrap_err();
+    assert!(
+        matches!(error.problem(), Problem::Damaged(Damage::Digest)),
+        "{error}"
+    );
+}
+
+#[test]
+fn impressions_that_were_altered_are_noticed_when_they_are_read() {
+    for change in [
+        "UPDATE impression SET epoch = epoch + 100",
+        "UPDATE impression SET histogram_index = 4 - histogram_index",
+        "UPDATE impression SET audience = x''",
+        "UPDATE impression SET user_action = 9",
+    ] {
+        let folder = Folder::new();
+        let (path, config) = sample(&folder);
+        by_hand(&path).execute(change, []).unwrap();
+        let problem = check(&path).unwrap_err();
+        assert!(problem.to_string().contains("impression"), "{problem}");
+        let error = use_it(&path, &config).unwrap_err();
+        assert!(
+            matches!(error.problem(), Problem::Damaged(Damage::Row(_))),
+            "{error}"
+        );
+    }
+    // What leads to impressions is no ledger: check finds what use does not.
+    for change in [
+        "DELETE FROM reach",
+        "DELETE FROM crowd",
+        "UPDATE epoch_size SET impressions = 1",
+    ] {
+        let folder = Folder::new();
+        let (path, _) = sample(&folder);
+        by_hand(&path).execute(change, []).unwrap();
+        let error = check(&path).unwrap_err();
+        assert!(
+            matches!(error.problem(), Problem::Damaged(Damage::Invariant(_))),
+            "{error}"
+        );
+    }
+}
+
+/// A program that does not know page checksums breaks them.
+#[test]
+fn a_store_that_another_program_wrote_is_noticed() {
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let plain = Connection::open(&path).unwrap();
+    plain
+        .execute("DELETE FROM filter WHERE kind = 1", [])
+        .unwrap();
+    plain.close().unwrap();
+    let error = use_it(&path, &config).unwrap_err();
+    assert!(
+        matches!(error.problem(), Problem::Damaged(Damage::Page)),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_newer_schema_is_refused() {
+    let folder = Folder::new();
+    let (path, _) = sample(&folder);
+    by_hand(&path)
+        .pragma_update(None, "user_version", 99)
+        .unwrap();
+    for error in [
+        check(&path).unwrap_err(),
+        backup(&path, folder.file("copy")).unwrap_err(),
+    ] {
+        assert_eq!(
+            error.problem().to_string(),
+            "its schema is of version 99, this program knows up to 1"
+        );
+    }
+}
+
+/// Makes conversions that are charged, and gives the budgets before and after each.
+fn spend_more(agent: &mut Agent, conversions: u64) -> Vec<Budgets> {
+    let mut history = vec![consumed(&agent.budgets().unwrap())];
+    for number in 0..conversions {
+        let options = bigbird_attribution::ImpressionOptions::new(2);
+        let at = 115 * DAY + i64::try_from(number).unwrap();
+        let site = format!("fresh-{number}.example");
+        let seen = by(&site, 800 + number, at);
+        agent.save_impression(&seen, &options).unwrap();
+        let bought = by("shop-0.example", 900 + number, at + 1000);
+        let _ = measure(agent, &bought, 0.05).unwrap();
+        history.push(consumed(&agent.budgets().unwrap()));
+        assert_ne!(history.last(), history.get(history.len() - 2));
+    }
+    history
+}
+
+/// A store as it is while a process has it open: the file and its log, after so many conversions.
+fn in_use(folder: &Folder, conversions: u64) -> (PathBuf, Config, Vec<Budgets>) {
+    let (path, config) = sample(folder);
+    let mut agent = open(&path, &config);
+    let history = spend_more(&mut agent, conversions);
+    let image = folder.file("image");
+    fs::copy(&path, &image).unwrap();
+    fs::copy(log_of(&path), log_of(&image)).unwrap();
+    (image, config, history)
+}
+
+fn budgets(path: &Path, config: &Config) -> Result<Budgets, StoreError> {
+    let mut agent = try_open(path, config)?;
+    Ok(consumed(&agent.budgets()?))
+}
+
+/// What `docs/store.md` says of damage to the write-ahead log.
+#[test]
+fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
+    const FRAME: usize = PAGE + 24;
+    let folder = Folder::new();
+    let (image, config, history) = in_use(&folder, 6);
+    let (file, log) = (fs::read(&image).unwrap(), fs::read(log_of(&image)).unwrap());
+    let restore = |log: &[u8]| {
+        fs::write(&image, &file).unwrap();
+        fs::write(log_of(&image), log).unwrap();
+    };
+    // The frames that end a transaction; the log holds several.
+    let frames = (log.len() - 32) / FRAME;
+    let ends: Vec<usize> = (0..frames)
+        .filter(|frame| log[32 + frame * FRAME + 4..][..4] != [0; 4])
+        .collect();
+    assert!(ends.len() > 8, "{ends:?}");
+    // The last transaction, and the last two frames of the one before.
+    let last = ends[ends.len() - 2] - 1..ends[ends.len() - 1] + 1;
+    assert_eq!(last.end, frames);
+    restore(&log);
+    let full = budgets(&image, &config).unwrap();
+    assert_eq!(Some(&full), history.last());
+
+    for frame in 0..frames {
+        for place in [0, 5, 9, 17, 24, 2000, FRAME - 1] {
+            let mut damaged = log.clone();
+            damaged[32 + frame * FRAME + place] ^= 0x10;
+            restore(&damaged);
+            match budgets(&image, &config) {
+                Err(error) => {
+                    let problem = error.problem();
+                    assert!(
+                        matches!(problem, Problem::Damaged(Damage::Log(_))),
+                        "{error}"
+                    );
+                }
+                // As after a power cut: the last conversion is lost, and only that.
+                Ok(found) => {
+                    assert!(last.contains(&frame), "frame {frame} at {place}");
+                    assert_eq!(found, history[history.len() - 2]);
+                }
+            }
+        }
+    }
+    // Of the header, every part: without it SQLite would pass over all of the log.
+    for place in 0..32 {
+        let mut damaged = log.clone();
+        damaged[place] ^= 1;
+        restore(&damaged);
+        let error = budgets(&image, &config).unwrap_err();
+        assert!(
+            matches!(error.problem(), Problem::Damaged(Damage::Log(_))),
+            "{place}: {error}"
+        );
+    }
+    // A log that is gone is missed, unless the store was closed.
+    fs::write(&image, &file).unwrap();
+    fs::remove_file(log_of(&image)).unwrap();
+    let error = budgets(&image, &config).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("the write-ahead log is missing"),
+        "{error}"
+    );
+    // What cannot be noticed: a log that ends earlier.
+    let shorter = ends[ends.len() - 3] + 1;
+    restore(&log[..32 + shorter * FRAME]);
+    let found = budgets(&image, &config).unwrap();
+    assert_eq!(found, history[history.len() - 2]);
+}
+
+/// A log without its store would be taken for that of a new one.
+#[test]
+fn a_store_is_not_created_beside_an_old_log() {
+    let folder = Folder::new();
+    let (image, _, _) = in_use(&folder, 1);
+    fs::remove_file(&image).unwrap();
+    let error = SqliteStore::open_or_create(&image, &StoreOptions::default()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("the write-ahead log is there without the store"),
+        "{error}"
+    );
+    assert!(!image.exists());
+}
+
+/// Whatever is wrong with it, a store that was reset gives nothing back.
+#[test]
+fn a_reset_brings_no_budget_back() {
+    for damage in [None, Some(50)] {
+        let folder = Folder::new();
+        let (path, config) = sample(&folder);
+        let options = bigbird_attribution::ImpressionOptions::new(1);
+        if let Some(place) = damage {
+            let mut content = fs::read(&path).unwrap();
+            content[place] ^= 1;
+            fs::write(&path, content).unwrap();
+        }
+        let now = 113 * DAY;
+        let done = reset(&path, "a test", Timestamp(now)).unwrap();
+        assert_eq!(done.remembered, damage.is_none(), "{damage:?}");
+        assert!(done.kept.exists());
+        check(&path).unwrap();
+
+        let mut agent = try_open(&path, &config).unwrap();
+        let mut last_null = now;
+        // An ad and a purchase every hour for three epochs.
+        for hour in 0..3 * 7 * 24 {
+            let at = now + hour * 3_600_000;
+            let number = 2000 + 2 * u64::try_from(hour).unwrap();
+            agent
+                .save_impression(&by("news-1.example", number, at), &options)
+                .unwrap();
+            let call = by("shop-1.example", number + 1, at + 1);
+            if measure(&mut agent, &call, 0.001)
+                .unwrap()
+                .iter()
+                .all(|bucket| *bucket == 0)
+            {
+                last_null = at;
+            }
+        }
+        let closed = last_null - now;
+        if damage.is_none() {
+            // The old epochs go on: this one had begun two days before.
+            assert!((4 * DAY..6 * DAY).contains(&closed), "{}", closed / DAY);
+        } else {
+            // A whole epoch, because nobody knows when the old one would have ended.
+            assert!((6 * DAY..=7 * DAY).contains(&closed), "{}", closed / DAY);
+        }
+    }
+}
+
+/// Who has the old store open when it is replaced does not go on with it.
+#[test]
+fn a_reset_is_noticed_by_who_has_the_store_open() {
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let mut agent = open(&path, &config);
+    let _ = measure(&mut agent, &by("shop-0.example", 700, 113 * DAY), 0.1).unwrap();
+    reset(&path, "a test", Timestamp(113 * DAY)).unwrap();
+    match measure(&mut agent, &by("shop-0.example", 701, 113 * DAY), 0.1) {
+        Err(AgentError::Store(error)) => {
+            assert!(matches!(error.problem(), Problem::Replaced), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(agent);
+    check(&path).unwrap();
+}
+
+#[test]
+fn a_copy_is_a_store() {
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let copy = folder.file("copy");
+    backup(&path, &copy).unwrap();
+    assert_eq!(check(&copy).unwrap(), check(&path).unwrap());
+    assert_eq!(
+        budgets(&copy, &config).unwrap(),
+        budgets(&path, &config).unwrap()
+    );
+    let error = backup(&path, &copy).unwrap_err();
+    assert!(matches!(error.problem(), Problem::Exists), "{error}");
+    // Also of a store that is in use, without disturbing it.
+    let (image, config, history) = in_use(&folder, 2);
+    let copy = folder.file("another");
+    backup(&image, &copy).unwrap();
+    assert_eq!(Some(&budgets(&copy, &config).unwrap()), history.last());
+}
