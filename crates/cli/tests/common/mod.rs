@@ -1,0 +1,132 @@
+//! What the tests of the command share.
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+pub(crate) const SERVICE: &str = "https://agg.example";
+
+/// A folder that goes away with the test.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cli-{}-{count}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running `bigbird agent`.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    pub(crate) process: Child,
+    pub(crate) input: Option<ChildStdin>,
+    pub(crate) output: BufReader<ChildStdout>,
+}
+
+/// The arguments of an agent on a store and a test clock, which shows histograms.
+pub(crate) fn arguments(store: &Path) -> Vec<String> {
+    let store = store.display().to_string();
+    let fixed = [
+        "--test-clock",
+        "--unencrypted-for-testing",
+        "--aggregation-service",
+        SERVICE,
+    ];
+    let mut arguments = vec!["--store".to_owned(), store];
+    arguments.extend(fixed.map(str::to_owned));
+    arguments
+}
+
+impl Agent {
+    pub(crate) fn start(arguments: &[String]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_bigbird"))
+            .arg("agent")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            input: process.stdin.take(),
+            output: BufReader::new(process.stdout.take().unwrap()),
+            process,
+        }
+    }
+
+    /// Sends a line.
+    pub(crate) fn send(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Reads an answer.
+    pub(crate) fn receive(&mut self) -> Value {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    }
+
+    /// Sends a request, and reads the answer.
+    pub(crate) fn ask(&mut self, request: &Value) -> Value {
+        self.send(&request.to_string());
+        self.receive()
+    }
+
+    /// Ends its input, and says whether it ended well.
+    pub(crate) fn end(mut self) -> bool {
+        drop(self.input.take());
+        self.process.wait().unwrap().success()
+    }
+}
+
+pub(crate) fn save(seconds: i64, action: u64, site: &str, match_value: u64) -> Value {
+    json!({
+        "event": "saveImpression",
+        "seconds": seconds,
+        "userAction": action,
+        "site": site,
+        "options": {"histogramIndex": match_value % 5, "matchValue": match_value},
+    })
+}
+
+pub(crate) fn convert(seconds: i64, action: u64, site: &str, epsilon: f64) -> Value {
+    json!({
+        "event": "measureConversion",
+        "seconds": seconds,
+        "userAction": action,
+        "site": site,
+        "options": {"aggregationService": SERVICE, "histogramSize": 5, "epsilon": epsilon},
+    })
+}
+
+/// A small source of numbers that are the same each time.
+#[derive(Debug)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % bound
+    }
+}

@@ -1,0 +1,253 @@
+//! An agent under load is killed at random moments, hundreds of times. After each: the store is in
+//! order, no deduction of an answered conversion is missing, and the store holds what a store in
+//! memory holds after the same requests, those that were answered and perhaps some that were not.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use bigbird::{Profile, Timestamp};
+use bigbird_attribution::requests::{Player, Request};
+use bigbird_attribution::{Config, EpochStart, Memory, Randomness, UserAgent};
+use bigbird_store::Contents;
+use common::{Agent, Dice, Folder, SERVICE, arguments};
+use serde_json::{Value, json};
+
+const ROUNDS: u64 = 250;
+const PERIOD: i64 = 7 * 86_400;
+
+/// The numbers of an agent on a test clock.
+struct Half;
+
+impl Randomness for Half {
+    fn epoch_start(&mut self) -> f64 {
+        0.5
+    }
+
+    fn credit(&mut self) -> f64 {
+        0.5
+    }
+}
+
+/// What a store holds: what each filter has consumed, and the impressions of each site.
+type Held = (BTreeMap<(i64, String), u64>, BTreeMap<(i64, String), u64>);
+
+/// The same user agent, in memory.
+struct Model(Player<Memory, Half>);
+
+impl Model {
+    fn new() -> Self {
+        let config = Config {
+            epoch_start: EpochStart::FirstConversion,
+            ..Config::new(Profile::BigBird).with_service(SERVICE)
+        };
+        Self(Player::new(UserAgent::in_memory(config, Half), None))
+    }
+
+    fn play(&mut self, request: &Value) {
+        let seconds = request["seconds"].as_i64().unwrap();
+        let request: Request = serde_json::from_value(request.clone()).unwrap();
+        self.0.play(&request, Timestamp(seconds * 1000)).unwrap();
+    }
+
+    fn held(&mut self) -> Held {
+        let Ok(budgets) = self.0.agent.budgets();
+        let consumed = budgets
+            .iter()
+            .map(|budget| {
+                (
+                    (budget.epoch, budget.to_string()),
+                    budget.balance.consumed.get(),
+                )
+            })
+            .collect();
+        let memory = self.0.agent.storage();
+        let mut impressions = BTreeMap::new();
+        for epoch in memory.impressions().epochs() {
+            for impression in memory.impressions().impressions(epoch) {
+                let site = memory.site(impression.site).unwrap().to_string();
+                *impressions.entry((epoch.0, site)).or_default() += 1;
+            }
+        }
+        (consumed, impressions)
+    }
+}
+
+fn held(store: &Path) -> Held {
+    let contents = Contents::read(store).unwrap();
+    let (mut consumed, mut impressions) = (BTreeMap::new(), BTreeMap::new());
+    for epoch in contents.epochs {
+        for (filter, site, balance) in epoch.filters {
+            let name = match site {
+                Some(site) => format!("{} of {site}", filter.kind()),
+                None => filter.kind().to_string(),
+            };
+            consumed.insert((epoch.epoch.0, name), balance.consumed.get());
+        }
+        for (site, count) in epoch.impressions {
+            impressions.insert((epoch.epoch.0, site.to_string()), count);
+        }
+    }
+    (consumed, impressions)
+}
+
+/// Endless requests. Each is of a user action of its own.
+struct Load {
+    dice: Dice,
+    number: u64,
+}
+
+impl Load {
+    fn next(&mut self) -> Value {
+        self.number += 1;
+        let action = self.number;
+        // An epoch passes every few thousand.
+        let seconds = 1_000_000 + i64::try_from(action).unwrap() * PERIOD / 3000;
+        let site = |kind: &str, number: u64| format!("{kind}-{number}.example");
+        match self.dice.below(40) {
+            0 => json!({
+                "event": "clearImpressionsForSite",
+                "seconds": seconds,
+                "site": site("news", self.dice.below(30)),
+            }),
+            1 => json!({
+                "event": "clearBrowsingHistoryForAttribution",
+                "seconds": seconds,
+                "sites": [site("shop", 100 + self.dice.below(30))],
+                "forgetVisits": false,
+            }),
+            2..22 => common::save(seconds, action, &site("news", self.dice.below(30)), action),
+            _ => {
+                let epsilon = 0.01 * (1.0 + f64::from(u32::try_from(self.dice.below(5)).unwrap()));
+                common::convert(seconds, action, &site("shop", self.dice.below(60)), epsilon)
+            }
+        }
+    }
+}
+
+/// Sends requests to an agent, kills it after a time, and gives the requests that were sent and how
+/// many of them were answered.
+fn run_and_kill(store: &Path, load: &mut Load, after: Duration) -> (Vec<Value>, usize) {
+    let mut agent = Agent::start(&arguments(store));
+    let requests: Vec<Value> = (0..400).map(|_| load.next()).collect();
+    let lines: Vec<String> = requests.iter().map(Value::to_string).collect();
+    let mut input = agent.input.take().unwrap();
+    let writer = thread::spawn(move || {
+        for line in lines {
+            // Whoever was killed does not read.
+            if writeln!(input, "{line}").is_err() {
+                return;
+            }
+        }
+        // Its input must not end, or it would end well.
+        thread::sleep(Duration::from_secs(1));
+    });
+    let mut output = agent.output;
+    let reader = thread::spawn(move || {
+        let mut answered = 0;
+        let mut line = String::new();
+        // A line without its end is no answer.
+        while output.read_line(&mut line).unwrap() > 0 && line.ends_with('\n') {
+            let answer: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(answer["ok"], true, "{answer}");
+            answered += 1;
+            line.clear();
+        }
+        answered
+    });
+    thread::sleep(after);
+    agent.process.kill().unwrap();
+    agent.process.wait().unwrap();
+    let answered = reader.join().unwrap();
+    drop(writer);
+    (requests, answered)
+}
+
+/// Brings the model to what the store holds: everything that was answered, and as many of the
+/// others as it takes. Says how many, or that no number of them does.
+fn catch_up(model: &mut Model, requests: &[Value], answered: usize, found: &Held) -> Option<usize> {
+    for request in &requests[..answered] {
+        model.play(request);
+    }
+    for unanswered in 0..=requests.len() - answered {
+        if model.held() == *found {
+            return Some(unanswered);
+        }
+        model.play(requests.get(answered + unanswered)?);
+    }
+    None
+}
+
+fn log_of(store: &Path) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+#[test]
+fn what_was_answered_survives_a_kill_at_any_moment() {
+    let folder = Folder::new();
+    let store = folder.file("store");
+    let mut load = Load {
+        dice: Dice(0x2545_f491_4f6c_dd1d),
+        number: 0,
+    };
+    let mut model = Model::new();
+    let mut answered_in_all = 0;
+    for round in 0..ROUNDS {
+        let after = Duration::from_micros(1000 + load.dice.below(60_000));
+        let (requests, answered) = run_and_kill(&store, &mut load, after);
+        answered_in_all += answered;
+        if !store.exists() {
+            // It was killed before it had created anything.
+            assert_eq!(answered, 0);
+            continue;
+        }
+        bigbird_store::check(&store).unwrap();
+        let caught_up = catch_up(&mut model, &requests, answered, &held(&store));
+        assert!(
+            caught_up.is_some(),
+            "round {round}: {answered} answered, and the store differs"
+        );
+    }
+    assert!(answered_in_all > 1000, "{answered_in_all} answers");
+}
+
+/// The test above would notice a store that loses what it has answered: here the log ends before
+/// the last transaction, as if it had never been flushed.
+#[test]
+fn a_lost_deduction_is_noticed() {
+    let folder = Folder::new();
+    let store = folder.file("store");
+    let mut load = Load {
+        dice: Dice(77),
+        number: 0,
+    };
+    let mut agent = Agent::start(&arguments(&store));
+    let mut requests: Vec<Value> = (0..40).map(|_| load.next()).collect();
+    requests.push(common::save(1_100_000, 1001, "news-1.example", 1));
+    requests.push(common::convert(1_100_001, 1002, "shop-1.example", 0.5));
+    for request in &requests {
+        assert_eq!(agent.ask(request)["ok"], true);
+    }
+    agent.process.kill().unwrap();
+    agent.process.wait().unwrap();
+    let last =
+        |requests: &[Value]| catch_up(&mut Model::new(), requests, requests.len(), &held(&store));
+    assert_eq!(last(&requests), Some(0));
+    let log = fs::read(log_of(&store)).unwrap();
+    // The end of each transaction is a frame that tells the size of the database.
+    let frame = 4096 + 24;
+    let frames = (log.len() - 32) / frame;
+    let mut ends = (0..frames).filter(|at| log[32 + at * frame + 4..][..4] != [0; 4]);
+    ends.next_back();
+    let end = ends.next_back().unwrap() + 1;
+    fs::write(log_of(&store), &log[..32 + end * frame]).unwrap();
+    assert_eq!(last(&requests), None);
+}
