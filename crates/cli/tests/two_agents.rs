@@ -16,10 +16,13 @@ const REQUESTS: u64 = 10_000;
 /// What each filter should have consumed, in µε.
 type Sums = BTreeMap<(String, String), u64>;
 
+/// The filters that pay for a conversion.
+type Costs = Vec<(String, String)>;
+
 /// The requests of one agent, and what each conversion costs if it gives something. Each conversion
 /// asks for one impression that this agent saved before, so what it costs is known whatever the
 /// other does.
-fn requests(who: u64) -> Vec<(Value, Option<Vec<(String, String)>>)> {
+fn requests(who: u64) -> Vec<(Value, Option<Costs>)> {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15 + who);
     let mut saved: Vec<(u64, String)> = Vec::new();
     (0..REQUESTS)

@@ -168,3 +168,55 @@ pub(crate) fn migrate(connection: &Connection, migrations: &[&str]) -> Result<bo
     }
     migrated
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(connection: &Connection) -> i64 {
+        let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
+        version.unwrap()
+    }
+
+    /// Migrations as some later program would have them.
+    fn later(migration: &'static str) -> Vec<&'static str> {
+        [MIGRATIONS, &[migration]].concat()
+    }
+
+    #[test]
+    fn an_older_schema_becomes_a_newer_one_and_keeps_its_rows() {
+        let connection = Connection::open_in_memory().unwrap();
+        assert!(migrate(&connection, MIGRATIONS).unwrap());
+        assert!(!migrate(&connection, MIGRATIONS).unwrap());
+        connection
+            .execute("INSERT INTO site VALUES (1, 'a.example', 2)", [])
+            .unwrap();
+        let later = later("ALTER TABLE site ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'");
+        assert!(migrate(&connection, &later).unwrap());
+        assert_eq!(version(&connection), 2);
+        let row = connection.query_row("SELECT name, colour FROM site", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        });
+        assert_eq!(row, Ok(("a.example".to_owned(), "blue".to_owned())));
+        // The program that only knows the older one refuses it.
+        let error = migrate(&connection, MIGRATIONS).unwrap_err();
+        assert!(
+            matches!(error, Problem::NewerSchema { found: 2, known: 1 }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_migration_that_fails_leaves_everything_as_it_was() {
+        let connection = Connection::open_in_memory().unwrap();
+        migrate(&connection, MIGRATIONS).unwrap();
+        let failing = later("DROP TABLE site; SELECT nonsense");
+        migrate(&connection, &failing).unwrap_err();
+        assert_eq!(version(&connection), 1);
+        assert_eq!(
+            connection.query_row("SELECT count(*) FROM site", [], |row| row.get(0)),
+            Ok(0)
+        );
+        assert!(connection.is_autocommit());
+    }
+}

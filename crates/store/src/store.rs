@@ -188,11 +188,20 @@ impl SqliteStore {
     /// Takes what was deleted out of the files. If another process is in the way, its next
     /// checkpoint does it.
     pub(crate) fn erase(&mut self) {
-        let _ = self.connection.execute_batch("PRAGMA incremental_vacuum");
+        let _ = self.vacuum();
         // Afterwards the log is empty, as if it were lost.
         if self.mark(true).is_ok() {
             let _ = self.checkpoint_as("TRUNCATE");
         }
+    }
+
+    /// Gives pages back that nothing is on.
+    fn vacuum(&self) -> Result<(), Problem> {
+        let mut statement = self.connection.prepare("PRAGMA incremental_vacuum")?;
+        let mut rows = statement.query([])?;
+        // Each step gives one back.
+        while rows.next()?.is_some() {}
+        Ok(())
     }
 
     /// Closes it, so that all of it is in the database file, if no other process has it open.

@@ -182,7 +182,9 @@ unsafe extern "C" fn read(
                 let page = std::slice::from_raw_parts(buffer.cast::<u8>(), PAGE);
                 // Behind the end of the file there are zeros.
                 let behind = status != ffi::SQLITE_OK && page.iter().all(|byte| *byte == 0);
-                if behind || is_intact(page, offset) {
+                // Of what is no database, SQLite says so.
+                let foreign = offset == 0 && !page.starts_with(b"SQLite format 3\0");
+                if behind || foreign || is_intact(page, offset) {
                     return status;
                 }
             }

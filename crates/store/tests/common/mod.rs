@@ -116,17 +116,20 @@ pub(crate) fn live(agent: &mut Agent) {
         let call = by(&site, u64::from(number), at);
         agent.save_impression(&call, &options).unwrap();
     }
+    let shared = by("shop-1.example", 200, 110 * DAY - 1);
+    let conversion = ConversionOptions {
+        epsilon: 0.1,
+        ..ConversionOptions::new(SERVICE, 5)
+    };
+    let participants = ["ads.example", "more-ads.example"];
+    agent
+        .attribute_shared(&shared, &conversion, &participants)
+        .unwrap();
     for number in 0..8_u32 {
         let at = 110 * DAY + i64::from(number) * 1000;
         let site = format!("shop-{}.example", number % 4);
         measure(agent, &by(&site, 100 + u64::from(number), at), 0.4).unwrap();
     }
-    let shared = by("shop-1.example", 200, 111 * DAY);
-    let conversion = ConversionOptions::new(SERVICE, 5);
-    let participants = ["ads.example", "more-ads.example"];
-    agent
-        .attribute_shared(&shared, &conversion, &participants)
-        .unwrap();
     let closed = ["shop-3.example".to_owned()];
     let now = Timestamp(112 * DAY);
     agent.clear_browsing_history(&closed, false, now).unwrap();

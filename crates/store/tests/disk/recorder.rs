@@ -1,5 +1,5 @@
 //! A layer below the store that notes every write and every flush, so that a power cut can be
-//! played at each of them.
+//! played at each of them; or fails at one of them.
 #![allow(unsafe_code, reason = "SQLite's interface for this is C")]
 
 use std::collections::HashMap;
@@ -27,6 +27,8 @@ struct Recorder {
     files: HashMap<usize, PathBuf>,
     /// The folder whose files are noted.
     folder: Option<PathBuf>,
+    /// Which write or flush fails, counted from the start, and how.
+    failing: Option<(usize, c_int)>,
 }
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
@@ -43,6 +45,7 @@ pub(crate) fn install() {
             log: Vec::new(),
             files: HashMap::new(),
             folder: None,
+            failing: None,
         });
         // SAFETY: the default layer is a valid table that is never freed; ours is a copy of it that
         // lives forever.
@@ -70,6 +73,12 @@ pub(crate) fn start(folder: &Path) {
     recorder.folder = Some(folder.to_owned());
 }
 
+/// From now on, writes and flushes to the files of a folder succeed so many times, and then fail.
+pub(crate) fn fail_after(folder: &Path, successes: usize, status: c_int) {
+    start(folder);
+    recorder().as_mut().unwrap().failing = Some((successes, status));
+}
+
 /// How much was noted.
 pub(crate) fn noted() -> usize {
     recorder().as_ref().unwrap().log.len()
@@ -80,19 +89,27 @@ pub(crate) fn stop() -> Log {
     let mut recorder = recorder();
     let recorder = recorder.as_mut().unwrap();
     recorder.folder = None;
+    recorder.failing = None;
     std::mem::take(&mut recorder.log)
 }
 
-fn note(path: Option<PathBuf>, operation: Operation) {
+/// Notes an operation, unless it is to fail: then it gives the status.
+fn note(path: Option<PathBuf>, operation: Operation) -> Result<(), c_int> {
     let mut recorder = recorder();
     let Some(recorder) = recorder.as_mut() else {
-        return;
+        return Ok(());
     };
     if let (Some(path), Some(folder)) = (path, &recorder.folder)
         && path.starts_with(folder)
     {
+        if let Some((successes, status)) = recorder.failing
+            && recorder.log.len() >= successes
+        {
+            return Err(status);
+        }
         recorder.log.push((path, operation));
     }
+    Ok(())
 }
 
 fn path_of(file: *mut ffi::sqlite3_file) -> Option<PathBuf> {
@@ -174,7 +191,9 @@ unsafe extern "C" fn delete(
     // SAFETY: as for SQLite's `xDelete`.
     unsafe {
         let path = PathBuf::from(CStr::from_ptr(name).to_str().unwrap());
-        note(Some(path), Operation::Delete);
+        if let Err(status) = note(Some(path), Operation::Delete) {
+            return status;
+        }
         DEFAULT.get().unwrap().1(layer, name, sync_folder)
     }
 }
@@ -199,13 +218,13 @@ unsafe extern "C" fn write(
         let length = usize::try_from(amount).unwrap();
         let data = std::slice::from_raw_parts(buffer.cast::<u8>(), length).to_vec();
         let offset_of = usize::try_from(offset).unwrap();
-        note(
-            path_of(file),
-            Operation::Write {
-                offset: offset_of,
-                data,
-            },
-        );
+        let operation = Operation::Write {
+            offset: offset_of,
+            data,
+        };
+        if let Err(status) = note(path_of(file), operation) {
+            return status;
+        }
         original(file).xWrite.unwrap()(file, buffer, amount, offset)
     }
 }
@@ -214,7 +233,9 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
     // SAFETY: as for SQLite's `xTruncate`.
     unsafe {
         let new_size = usize::try_from(size).unwrap();
-        note(path_of(file), Operation::Truncate { size: new_size });
+        if let Err(status) = note(path_of(file), Operation::Truncate { size: new_size }) {
+            return status;
+        }
         original(file).xTruncate.unwrap()(file, size)
     }
 }
@@ -222,8 +243,9 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: as for SQLite's `xSync`.
     unsafe {
-        let status = original(file).xSync.unwrap()(file, flags);
-        note(path_of(file), Operation::Flush);
-        status
+        if let Err(status) = note(path_of(file), Operation::Flush) {
+            return status;
+        }
+        original(file).xSync.unwrap()(file, flags)
     }
 }

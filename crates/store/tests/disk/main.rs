@@ -1,7 +1,7 @@
-//! A power cut at every write: what was answered stays charged, what was not happened as a whole or
-//! not at all, and the store opens.
+//! A power cut, a full disk or a broken one at every write: what was answered stays charged, what was
+//! not happened as a whole or not at all, and the store opens.
 //!
-//! Everything that reaches the files is noted, with every flush. Then, for each moment, the files
+//! For power cuts, everything that reaches the files is noted, with every flush. Then, for each moment, the files
 //! are made again as a disk might have them after a cut at that moment: what was flushed is there;
 //! of what came after, each write is there, or is not, or some of its sectors are.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use bigbird::{Profile, Timestamp};
-use bigbird_attribution::{Config, ConversionOptions, SharedConversion};
-use bigbird_store::{SqliteStore, StoreOptions};
+use bigbird_attribution::{AgentError, Config, ConversionOptions, SharedConversion};
+use bigbird_store::{Problem, SqliteStore, StoreOptions};
 use common::{Agent, DAY, Folder, SERVICE, by, config, consumed, live, measure, open};
 use recorder::{Log, Operation};
+use rusqlite::ffi;
 
 type Budgets = Vec<(i64, String, u64)>;
 
@@ -75,7 +76,10 @@ fn use_once(agent: &mut Agent, step: u64, at: i64) {
                 intermediary: Some("ads.example"),
                 ..by("shop-1.example", 300, at)
             };
-            let options = ConversionOptions::new(SERVICE, 5);
+            let options = ConversionOptions {
+                epsilon: 0.1,
+                ..ConversionOptions::new(SERVICE, 5)
+            };
             let _ = agent.share(SharedConversion(1), &share, &options).unwrap();
         }
         4 => agent.storage_mut().checkpoint().unwrap(),
@@ -320,4 +324,60 @@ fn a_conversion_is_one_flush() {
         ],
         [1, 0]
     );
+}
+
+/// A full disk, or one that fails, at every write of a conversion: an error, no report, and nothing
+/// half done.
+#[test]
+fn a_disk_that_fails_at_any_write_releases_nothing() {
+    let _turn = TURN.lock();
+    recorder::install();
+    for (status, is_expected) in [
+        (
+            ffi::SQLITE_FULL,
+            (|problem| matches!(problem, Problem::Full)) as fn(&Problem) -> bool,
+        ),
+        (ffi::SQLITE_IOERR_WRITE, |problem| {
+            matches!(problem, Problem::Sqlite(_))
+        }),
+    ] {
+        let mut failures = 0;
+        for successes in 0.. {
+            let folder = Folder::new();
+            let path = folder.file("store");
+            let config = config(Profile::BigBird, 1000);
+            let mut agent = open(&path, &config);
+            live(&mut agent);
+            let options = bigbird_attribution::ImpressionOptions::new(2);
+            let at = 115 * DAY;
+            agent
+                .save_impression(&by("fresh.example", 600, at), &options)
+                .unwrap();
+            let before = consumed(&agent.budgets().unwrap());
+
+            recorder::fail_after(path.parent().unwrap(), successes, status);
+            let measured = measure(&mut agent, &by("shop-0.example", 601, at + 1), 0.1);
+            recorder::stop();
+            let after = consumed(&agent.budgets().unwrap());
+            let error = match measured {
+                Ok(report) => {
+                    assert_ne!(report, [0; 5]);
+                    assert_ne!(before, after);
+                    break;
+                }
+                Err(AgentError::Store(error)) => error,
+                Err(AgentError::Api(error)) => panic!("{error}"),
+            };
+            failures += 1;
+            assert!(is_expected(error.problem()), "{error}");
+            assert!(error.to_string().contains("store: "), "{error}");
+            assert_eq!(before, after);
+            // It goes on when there is room again, and nothing is lost that was there.
+            let report = measure(&mut agent, &by("shop-0.example", 602, at + 2), 0.1).unwrap();
+            assert_ne!(report, [0; 5]);
+            drop(agent);
+            bigbird_store::check(&path).unwrap();
+        }
+        assert!(failures > 4, "{failures}");
+    }
 }

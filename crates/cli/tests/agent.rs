@@ -1,0 +1,518 @@
+//! The agent as whoever drives it sees it.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Agent, Folder, SERVICE, arguments, convert, save};
+use serde_json::{Value, json};
+
+fn in_memory(more: &[&str]) -> Agent {
+    let fixed = [
+        "--in-memory",
+        "--test-clock",
+        "--aggregation-service",
+        SERVICE,
+    ];
+    let arguments: Vec<String> = fixed
+        .iter()
+        .chain(more)
+        .map(|it| (*it).to_owned())
+        .collect();
+    Agent::start(&arguments)
+}
+
+#[test]
+fn every_request_is_answered_in_order() {
+    let folder = Folder::new();
+    let mut agent = Agent::start(&arguments(&folder.file("store")));
+    let mut numbered = convert(60, 2, "shop.example", 0.5);
+    numbered["id"] = json!({"any": "thing"});
+    let wrong = json!({"event": "saveImpression", "site": "com", "options": {"histogramIndex": 1}});
+    let mut unknown = convert(61, 3, "shop.example", 0.5);
+    unknown["options"]["aggregationService"] = json!("https://nobody.example");
+    let too_large = convert(61, 1 << 48, "shop.example", 0.5);
+    let exchange = [
+        (save(1, 1, "news.example", 2), json!({"ok": true})),
+        (
+            numbered,
+            json!({"ok": true, "histogram": [0, 0, 1, 0, 0], "id": {"any": "thing"}}),
+        ),
+        (
+            wrong,
+            json!({
+                "ok": false, "error": "DOMException", "name": "SyntaxError",
+                "message": "SyntaxError: `com` is no site: it is a public suffix",
+            }),
+        ),
+        (
+            unknown,
+            json!({
+                "ok": false, "error": "ReferenceError",
+                "message":
+                    "ReferenceError: there is no aggregation service `https://nobody.example`",
+            }),
+        ),
+        (
+            too_large,
+            json!({
+                "ok": false, "error": "RangeError",
+                "message":
+                    "RangeError: userAction must be at most 281474976710655, got 281474976710656",
+            }),
+        ),
+        (
+            json!({"event": "budgets"}),
+            json!({"ok": true, "budgets": [
+                {"epoch": 0, "filter": "querier", "site": "shop.example",
+                 "consumed": 500_000, "capacity": 1_000_000},
+                {"epoch": 0, "filter": "global", "consumed": 500_000, "capacity": 8_000_000},
+                {"epoch": 0, "filter": "impressionSite", "site": "news.example",
+                 "consumed": 500_000, "capacity": 2_000_000},
+                {"epoch": 0, "filter": "conversionSite", "site": "shop.example",
+                 "consumed": 500_000, "capacity": 1_000_000},
+            ]}),
+        ),
+        (json!({"event": "disableAPI"}), json!({"ok": true})),
+        (
+            convert(62, 4, "shop.example", 0.1),
+            json!({"ok": true, "histogram": [0, 0, 0, 0, 0]}),
+        ),
+        (json!({"event": "enableAPI"}), json!({"ok": true})),
+        (
+            json!({"event": "clearImpressionsForSite", "site": "news.example"}),
+            json!({"ok": true}),
+        ),
+        (
+            convert(63, 5, "shop.example", 0.1),
+            json!({"ok": true, "histogram": [0, 0, 0, 0, 0]}),
+        ),
+        (
+            json!({
+                "event": "clearBrowsingHistoryForAttribution", "seconds": 64,
+                "sites": [], "forgetVisits": true,
+            }),
+            json!({"ok": true}),
+        ),
+        (
+            json!({"event": "budgets"}),
+            json!({"ok": true, "budgets": []}),
+        ),
+        (
+            json!({"event": "maintain", "seconds": 65}),
+            json!({"ok": true}),
+        ),
+    ];
+    // All at once: answers come in the order of the requests.
+    for (request, _) in &exchange {
+        agent.send(&request.to_string());
+    }
+    for (request, expected) in &exchange {
+        assert_eq!(agent.receive(), *expected, "{request}");
+    }
+    assert!(agent.end());
+}
+
+#[test]
+fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
+    let mut agent = in_memory(&[]);
+    for (line, expected) in [
+        ("", None),
+        ("garbage", Some("expected value")),
+        ("[1, 2]", Some("a request is an object")),
+        ("{}", Some("`event` must say what is asked for")),
+        (
+            r#"{"event": "explode"}"#,
+            Some("there is no event `explode`"),
+        ),
+        (
+            r#"{"event": "activate"}"#,
+            Some("there is no event `activate`"),
+        ),
+        (
+            r#"{"event": "budgets", "seconds": 1.5}"#,
+            Some("`seconds` must be a whole number"),
+        ),
+        (
+            r#"{"event": "saveImpression", "site": "a.example"}"#,
+            Some("missing field `options`"),
+        ),
+        (
+            r#"{"event": "clearImpressionsForSite", "site": "a.example", "intermediarysite": "b"}"#,
+            Some("clearImpressionsForSite has no field `intermediarysite`"),
+        ),
+        ("\u{feff}{}", Some("expected value")),
+    ] {
+        agent.send(line);
+        if let Some(expected) = expected {
+            let answer = agent.receive();
+            assert_eq!(answer["error"], "MalformedRequest", "{line}");
+            let message = answer["message"].as_str().unwrap();
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+    }
+    // Not even text, and longer than anything.
+    use std::io::Write as _;
+    let input = agent.input.as_mut().unwrap();
+    input.write_all(b"\xff\xfe\n").unwrap();
+    input.write_all(&vec![b'x'; 3_000_000]).unwrap();
+    input.write_all(b"\n").unwrap();
+    assert!(
+        agent.receive()["message"]
+            .as_str()
+            .unwrap()
+            .contains("utf-8")
+    );
+    let answer = agent.receive();
+    assert_eq!(answer["message"], "a line has at most 1048576 bytes");
+    let answer = agent.ask(&json!({"event": "budgets", "id": 5}));
+    assert_eq!(answer, json!({"ok": true, "budgets": [], "id": 5}));
+    assert!(agent.end());
+}
+
+/// Until reports are encrypted, nothing tells a histogram.
+#[test]
+fn histograms_are_only_for_testing() {
+    let mut agent = in_memory(&[]);
+    agent.ask(&save(1, 1, "news.example", 2));
+    let answer = agent.ask(&convert(2, 2, "shop.example", 0.5));
+    assert_eq!(answer, json!({"ok": true}));
+    let mut explain = convert(3, 3, "shop.example", 0.7);
+    explain["event"] = json!("explain");
+    let answer = agent.ask(&explain);
+    assert!(!answer.to_string().contains("histogram"), "{answer}");
+    let explanation = &answer["explanation"];
+    assert_eq!(explanation["cause"], "querier budget");
+    let epoch = &explanation["epochs"][4];
+    assert_eq!(
+        (&epoch["matched"], &epoch["largestEpsilon"]),
+        (&json!(1), &json!(500_000))
+    );
+    assert!(agent.end());
+}
+
+/// On a real clock, a conversion is answered at a fixed time after the call, what others ask
+/// meanwhile waits its turn, and `seconds` is refused.
+#[test]
+fn a_conversion_is_answered_at_its_time() {
+    let arguments = [
+        "--in-memory",
+        "--aggregation-service",
+        SERVICE,
+        "--release-after",
+        "300",
+    ];
+    let mut agent = Agent::start(&arguments.map(str::to_owned));
+    assert_eq!(agent.ask(&json!({"event": "budgets"}))["ok"], true);
+    let mut request = convert(0, 1, "shop.example", 0.5);
+    assert_eq!(
+        agent.ask(&request)["message"],
+        "`seconds` is for --test-clock"
+    );
+    request.as_object_mut().unwrap().remove("seconds");
+    let begin = Instant::now();
+    agent.send(&request.to_string());
+    agent.send(r#"{"event": "budgets"}"#);
+    assert_eq!(agent.receive(), json!({"ok": true}));
+    assert!(begin.elapsed() >= Duration::from_millis(290));
+    assert!(agent.receive().get("budgets").is_some());
+    assert!(agent.end());
+}
+
+#[test]
+fn a_store_goes_on_where_it_was_left() {
+    let folder = Folder::new();
+    let store = folder.file("store");
+    let mut agent = Agent::start(&arguments(&store));
+    agent.ask(&save(1, 1, "news.example", 2));
+    agent.ask(&convert(2, 2, "shop.example", 0.5));
+    assert!(agent.end());
+    let mut agent = Agent::start(&arguments(&store));
+    let answer = agent.ask(&convert(3, 3, "shop.example", 0.5));
+    assert_eq!(answer["histogram"], json!([0, 0, 1, 0, 0]));
+    // The budget of the querier is spent, and the same action is still the same action.
+    let answer = agent.ask(&convert(4, 4, "shop.example", 0.5));
+    assert_eq!(answer["histogram"], json!([0, 0, 0, 0, 0]));
+    let answer = agent.ask(&convert(5, 1, "other.example", 0.5));
+    assert_eq!(answer["histogram"], json!([0, 0, 0, 0, 0]));
+    let answer = agent.ask(&convert(6, 6, "other.example", 0.5));
+    assert_eq!(answer["histogram"], json!([0, 0, 1, 0, 0]));
+    assert!(agent.end());
+}
+
+fn refused(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_bigbird"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(message.lines().count(), 1, "{message}");
+    message
+}
+
+fn agent_refused(folder: &Folder, more: &[&str]) -> String {
+    let store = folder.file("store").display().to_string();
+    refused(&[&["agent", "--store", &store], more].concat())
+}
+
+#[test]
+fn a_store_of_other_rules_is_refused() {
+    let folder = Folder::new();
+    assert!(Agent::start(&arguments(&folder.file("store"))).end());
+    let message = agent_refused(&folder, &["--profile", "w3c-draft"]);
+    assert!(
+        message.contains("store: the store was set up with epochs of 7 days"),
+        "{message}"
+    );
+    let message = agent_refused(&folder, &["--epoch-days", "1"]);
+    assert!(
+        message.contains("cannot be used with epochs of 1 days"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_policy_file_chooses_capacities() {
+    let folder = Folder::new();
+    let policy = folder.file("policy.json");
+    let path = policy.display().to_string();
+    let write = |value: &Value| std::fs::write(&policy, value.to_string()).unwrap();
+    write(&json!({"querier": 250_000, "impressionSite": null, "cap": 7}));
+    let mut agent = in_memory(&["--policy", &path, "--unencrypted-for-testing"]);
+    agent.ask(&save(1, 1, "news.example", 2));
+    assert_eq!(
+        agent.ask(&convert(2, 2, "a.example", 0.5))["histogram"],
+        json!([0, 0, 0, 0, 0])
+    );
+    assert_eq!(
+        agent.ask(&convert(3, 3, "a.example", 0.25))["histogram"],
+        json!([0, 0, 1, 0, 0])
+    );
+    let budgets = agent.ask(&json!({"event": "budgets"}));
+    let names: Vec<_> = budgets["budgets"].as_array().unwrap().iter().collect();
+    assert_eq!(names.len(), 3, "no impression-site quota: {budgets}");
+    assert!(agent.end());
+
+    // What `bigbird policy --json` prints is a policy file.
+    let printed = Command::new(env!("CARGO_BIN_EXE_bigbird"))
+        .args([
+            "policy",
+            "--querier",
+            "1",
+            "--conversion-sites",
+            "4",
+            "--impression-sites",
+            "2",
+        ])
+        .args(["--fan-out", "4", "--json"])
+        .output()
+        .unwrap();
+    std::fs::write(&policy, printed.stdout).unwrap();
+    let mut agent = in_memory(&["--policy", &path]);
+    assert_eq!(agent.ask(&json!({"event": "budgets"}))["ok"], true);
+    assert!(agent.end());
+
+    for (content, expected) in [
+        ("{", "policy.json: EOF"),
+        (r#"{"quota": 1}"#, "policy.json: unknown field `quota`"),
+        (
+            r#"{"querier": -1}"#,
+            "policy.json: invalid value: integer `-1`",
+        ),
+        (
+            r#"{"profile": "nobody"}"#,
+            "policy.json: there is no profile `nobody`",
+        ),
+    ] {
+        std::fs::write(&policy, content).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_bigbird"))
+            .args(["agent", "--in-memory", "--policy", &path])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            message.contains(expected) && message.lines().count() == 1,
+            "{message}"
+        );
+    }
+    write(&json!({"profile": "w3c-draft"}));
+    let message = refused(&[
+        "agent",
+        "--in-memory",
+        "--policy",
+        &path,
+        "--profile",
+        "big-bird",
+    ]);
+    assert!(message.contains("--profile is big-bird, but the policy file is for w3c-draft"));
+    write(&json!({"cap": 0}));
+    let message = refused(&["agent", "--in-memory", "--policy", &path]);
+    assert!(
+        message.contains("the domain cap must be at least 1 site"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_cannot_be_a_store_is_refused_in_one_line() {
+    let folder = Folder::new();
+    let store = folder.file("store");
+    std::fs::write(&store, "a diary").unwrap();
+    let message = agent_refused(&folder, &[]);
+    assert!(
+        message.ends_with("store: it is no Big Bird store\n"),
+        "{message}"
+    );
+    std::fs::write(&store, "").unwrap();
+    let message = agent_refused(&folder, &[]);
+    assert!(
+        message.ends_with("store: it is damaged: the file is empty\n"),
+        "{message}"
+    );
+    let message = refused(&["agent", "--in-memory", "--test-clock", "--epoch-start", "1"]);
+    assert_eq!(message, "bigbird: --epoch-start must be in [0, 1), got 1\n");
+}
+
+/// A file that may not be written gives an error, and no report. Run as somebody who may not, if
+/// we may write everything.
+#[cfg(unix)]
+#[test]
+fn a_store_that_may_not_be_written_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    const NOBODY: u32 = 65_534;
+    let folder = Folder::new();
+    let store = folder.file("store");
+    assert!(Agent::start(&arguments(&store)).end());
+    let may = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    may(&store, 0o444);
+    // Where somebody else can reach it.
+    let public = std::env::temp_dir().join(format!("bigbird-read-only-{}", std::process::id()));
+    std::fs::create_dir(&public).unwrap();
+    let (program, file) = (public.join("bigbird"), public.join("store"));
+    std::fs::copy(env!("CARGO_BIN_EXE_bigbird"), &program).unwrap();
+    std::fs::copy(&store, &file).unwrap();
+    may(&public, 0o555);
+    let mut command = Command::new(&program);
+    command.args(["agent", "--store"]).arg(&file);
+    command.stdin(std::process::Stdio::null());
+    let mut output = command.output().unwrap();
+    if output.status.success() {
+        // We are root: to us nothing is read-only.
+        output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
+    }
+    may(&public, 0o755);
+    std::fs::remove_dir_all(&public).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.ends_with("store: it is read-only\n"), "{message}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_store_can_be_looked_into_checked_copied_and_reset() {
+    let folder = Folder::new();
+    let store = folder.file("store");
+    let path = store.display().to_string();
+    let copy = folder.file("copy").display().to_string();
+    let mut agent = Agent::start(&arguments(&store));
+    agent.ask(&save(1, 1, "news.example", 2));
+    agent.ask(&convert(2, 2, "shop.example", 0.5));
+    assert!(agent.end());
+    let bigbird = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_bigbird"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = bigbird(&["store", "show", &path]);
+    for line in [
+        "Set up for epochs of 7 days, querier budget 1, global budget 8,",
+        "Epoch 0, from 1969-12-28 12:00 UTC",
+        "  global budget                          ██░░░░░░░░░░░░░░░░░░  0.5 of 8",
+        "  1 impression of 1 site",
+        "          1  news.example",
+    ] {
+        assert!(shown.contains(line), "{line}\n{shown}");
+    }
+    let shown: Value = serde_json::from_str(&bigbird(&["store", "show", &path, "--json"])).unwrap();
+    assert_eq!(
+        shown["epochs"][0]["impressions"],
+        json!({"news.example": 1})
+    );
+    let global =
+        json!({"epoch": 0, "filter": "global", "consumed": 500_000, "capacity": 8_000_000});
+    assert_eq!(shown["epochs"][0]["budgets"][1], global);
+    let checked = "In order: 4 filters, 1 impressions, 0 attribution objects, 2 sites.\n";
+    assert_eq!(bigbird(&["store", "check", &path]), checked);
+    bigbird(&["store", "backup", &path, &copy]);
+    assert_eq!(bigbird(&["store", "check", &copy]), checked);
+    let message = refused(&["store", "backup", &path, &copy]);
+    assert!(
+        message.ends_with("copy: the file exists already\n"),
+        "{message}"
+    );
+
+    // A damaged one, and the only way out.
+    let mut content = std::fs::read(&store).unwrap();
+    content[60] ^= 1;
+    std::fs::write(&store, content).unwrap();
+    let message = refused(&["store", "check", &path]);
+    assert!(
+        message
+            .contains("it is damaged: a page does not match its checksum; `bigbird store reset`"),
+        "{message}"
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"));
+    let checked = command
+        .args(["store", "check", &path, "--json"])
+        .output()
+        .unwrap();
+    assert_eq!(checked.status.code(), Some(1));
+    let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(checked["ok"], false);
+    assert_eq!(
+        refused(&["store", "reset", &path, "--reason", " "]),
+        "bigbird: --reason must say why\n"
+    );
+    let told = bigbird(&[
+        "store",
+        "reset",
+        &path,
+        "--reason",
+        "bit rot",
+        "--seconds",
+        "100",
+    ]);
+    assert!(told.contains("store.replaced-1"), "{told}");
+    let mut agent = Agent::start(&arguments(&store));
+    agent.ask(&save(101, 10, "news.example", 2));
+    let answer = agent.ask(&convert(102, 11, "shop.example", 0.5));
+    assert_eq!(answer["histogram"], json!([0, 0, 0, 0, 0]));
+    let later = 100 + 8 * 86_400;
+    agent.ask(&save(later, 12, "news.example", 2));
+    let answer = agent.ask(&convert(later + 1, 13, "shop.example", 0.5));
+    assert_eq!(answer["histogram"], json!([0, 0, 1, 0, 0]));
+    assert!(agent.end());
+    assert!(bigbird(&["store", "show", &path]).contains("Reset on 1970-01-01 00:01 UTC: bit rot"));
+    let message = refused(&[
+        "store",
+        "reset",
+        &folder.file("nothing").display().to_string(),
+        "--reason",
+        "x",
+    ]);
+    assert!(
+        message.ends_with("nothing: there is no such file\n"),
+        "{message}"
+    );
+}

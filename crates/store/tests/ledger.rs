@@ -1,0 +1,294 @@
+//! What the traits of a ledger and a store ask for, on a file.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+
+use bigbird::{
+    Admission, Admit, Capacity, Changes, Charge, Check, CommitError, EpochIndex, Filter,
+    LedgerStore as _, MicroEpsilon, Profile, Refusal, Timestamp, UserAction,
+};
+use bigbird_attribution::{
+    ConversionOptions, ImpressionOptions, Localhost, SharedConversion, Site, Storage as _,
+    Transaction as _,
+};
+use bigbird_store::{Problem, SqliteStore, SqliteTransaction, StoreOptions, check};
+use common::{DAY, Folder, SERVICE, by, config, live, open};
+
+const E: EpochIndex = EpochIndex(3);
+
+fn store(folder: &Folder) -> SqliteStore {
+    open(&folder.file("store"), &config(Profile::BigBird, 100)).into_storage()
+}
+
+fn charge(epoch: EpochIndex, filter: Filter, micro: u64) -> Charge {
+    Charge {
+        epoch,
+        filter,
+        amount: MicroEpsilon::new(micro),
+    }
+}
+
+fn charges(charges: &[Charge]) -> Changes {
+    Changes {
+        admissions: Vec::new(),
+        charges: charges.to_vec(),
+    }
+}
+
+fn consumed(tx: &SqliteTransaction<'_>, epoch: EpochIndex, filter: Filter) -> u64 {
+    let mut check = [Check::new(epoch, filter, MicroEpsilon::ZERO)];
+    tx.look_up(epoch, &mut check).unwrap();
+    check[0].balance.consumed.get()
+}
+
+fn refused(result: Result<(), CommitError<bigbird_store::StoreError>>) -> Refusal {
+    match result {
+        Err(CommitError::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn charges_are_made_all_or_none() {
+    let folder = Folder::new();
+    let mut store = store(&folder);
+    let mut tx = store.begin().unwrap();
+    let shop = tx
+        .site_id(&Site::parse("shop.example", Localhost::Refused).unwrap())
+        .unwrap();
+    let (querier, quota) = (Filter::Querier(shop), Filter::ConversionSite(shop));
+    // Several charges to one filter add up.
+    tx.commit(&charges(&[
+        charge(E, querier, 300_000),
+        charge(E, Filter::Global, 300_000),
+        charge(E, querier, 600_000),
+    ]))
+    .unwrap();
+    assert_eq!(consumed(&tx, E, querier), 900_000);
+    // One that cannot pay: nobody does.
+    let refusal = refused(tx.commit(&charges(&[
+        charge(E, Filter::Global, 100_000),
+        charge(E, quota, 100_000),
+        charge(E, querier, 100_001),
+    ])));
+    let Refusal::Filters(short) = refusal else {
+        panic!("{refusal}");
+    };
+    assert_eq!(short.len(), 1);
+    assert_eq!((short[0].filter, short[0].short_by().get()), (querier, 1));
+    assert_eq!(
+        [consumed(&tx, E, Filter::Global), consumed(&tx, E, quota)],
+        [300_000, 0]
+    );
+    // Nothing touches no filter, and what is not limited keeps no record.
+    tx.commit(&charges(&[
+        charge(E, quota, 0),
+        charge(E, Filter::UserAction(UserAction(1)), 5_000_000),
+    ]))
+    .unwrap();
+    tx.finish().unwrap();
+    let tx = store.begin().unwrap();
+    let filters: Vec<Filter> = tx.filters().unwrap().into_iter().map(|it| it.1).collect();
+    assert_eq!(filters, [querier, Filter::Global]);
+    drop(tx);
+    store.close().unwrap();
+    check(folder.file("store")).unwrap();
+}
+
+#[test]
+fn a_transaction_that_is_dropped_never_happened() {
+    let folder = Folder::new();
+    let mut store = store(&folder);
+    let mut tx = store.begin().unwrap();
+    tx.commit(&charges(&[charge(E, Filter::Global, 7)]))
+        .unwrap();
+    tx.site_id(&Site::from_stored("gone.example")).unwrap();
+    drop(tx);
+    let tx = store.begin().unwrap();
+    assert_eq!(consumed(&tx, E, Filter::Global), 0);
+    assert_eq!(
+        tx.find_site(&Site::from_stored("gone.example")).unwrap(),
+        None
+    );
+}
+
+#[test]
+fn what_was_pruned_pays_nothing_and_admits_nobody() {
+    let folder = Folder::new();
+    let mut store = store(&folder);
+    let mut tx = store.begin().unwrap();
+    let site = tx.site_id(&Site::from_stored("shop.example")).unwrap();
+    let admit = Admit {
+        user_action: UserAction(5),
+        epoch: E,
+        site,
+    };
+    tx.commit(&Changes {
+        admissions: vec![admit],
+        charges: vec![charge(E, Filter::Global, 1)],
+    })
+    .unwrap();
+    tx.close_site(site, E).unwrap();
+    tx.prune_before(EpochIndex(4)).unwrap();
+    // It stays so, and an earlier epoch is pruned already.
+    tx.prune_before(EpochIndex(2)).unwrap();
+    tx.finish().unwrap();
+    let mut tx = store.begin().unwrap();
+    assert_eq!(tx.first_epoch().unwrap(), EpochIndex(4));
+    let mut checks = [Check::new(E, Filter::Global, MicroEpsilon::new(1))];
+    tx.look_up(E, &mut checks).unwrap();
+    assert!(!checks[0].fits() && checks[0].balance.capacity != Capacity::Unlimited);
+    refused(tx.commit(&charges(&[charge(E, Filter::Global, 1)])));
+    let admission = tx.admission(UserAction(5), E, site).unwrap();
+    assert_eq!(admission, Admission::Refused);
+    let admissions = vec![admit];
+    let refusal = refused(tx.commit(&Changes {
+        admissions,
+        charges: Vec::new(),
+    }));
+    assert_eq!(refusal, Refusal::Admission(admit));
+    assert_eq!(tx.closed_until(site).unwrap(), None);
+    assert_eq!(tx.filters().unwrap(), []);
+}
+
+#[test]
+fn a_site_stays_closed_until_the_later_epoch() {
+    let folder = Folder::new();
+    let mut store = store(&folder);
+    let mut tx = store.begin().unwrap();
+    let site = tx.site_id(&Site::from_stored("shop.example")).unwrap();
+    for until in [3, 7, 5] {
+        tx.close_site(site, EpochIndex(until)).unwrap();
+    }
+    assert_eq!(tx.closed_until(site).unwrap(), Some(EpochIndex(7)));
+    tx.finish().unwrap();
+    store.close().unwrap();
+    check(folder.file("store")).unwrap();
+}
+
+/// An object outlives its epochs as little as their filters do, and there is a limit.
+#[test]
+fn objects_are_limited_and_end_with_their_epochs() {
+    let folder = Folder::new();
+    let path = folder.file("store");
+    let mut agent = open(&path, &config(Profile::BigBird, 1000));
+    live(&mut agent);
+    let tx = agent.storage_mut().begin().unwrap();
+    let object = tx.object(1).unwrap().unwrap();
+    assert_eq!(tx.object(2).unwrap(), None);
+    drop(tx);
+    let mut tx = agent.storage_mut().begin().unwrap();
+    for id in 2..2000 {
+        tx.put_object(id, object.clone()).unwrap();
+    }
+    assert_eq!(tx.object(2).unwrap(), None);
+    assert_eq!(tx.object(1999).unwrap(), Some(object.clone()));
+    tx.finish().unwrap();
+    assert_eq!(check(&path).unwrap().objects, 1024);
+    let last = *object.epochs().last().unwrap();
+    let mut tx = agent.storage_mut().begin().unwrap();
+    tx.prune_before(last).unwrap();
+    assert!(tx.object(1999).unwrap().is_some());
+    tx.prune_before(EpochIndex(last.0 + 1)).unwrap();
+    assert_eq!(tx.object(1999).unwrap(), None);
+    tx.finish().unwrap();
+    assert_eq!(check(&path).unwrap().objects, 0);
+    // To whoever comes for a share, it is as if nothing had been attributed.
+    let call = bigbird_attribution::Call {
+        intermediary: Some("ads.example"),
+        ..by("shop-1.example", 201, 112 * DAY)
+    };
+    let options = ConversionOptions::new(SERVICE, 5);
+    let answer = agent.share(SharedConversion(1), &call, &options).unwrap();
+    let report = answer
+        .report
+        .release(call.now, Timestamp(i64::MAX))
+        .unwrap();
+    assert!(report.is_null());
+}
+
+/// What the user forgets is in none of the files any more, and they become small again.
+#[test]
+fn what_is_forgotten_is_gone_from_the_disk() {
+    let folder = Folder::new();
+    let path = folder.file("store");
+    let mut agent = open(&path, &config(Profile::BigBird, 100_000));
+    let options = ImpressionOptions {
+        conversion_sites: vec!["a-secret-shop.example".to_owned()],
+        ..ImpressionOptions::new(1)
+    };
+    let sites: Vec<String> = (0..20_000)
+        .map(|n| format!("a-secret-{}.example", n % 700))
+        .collect();
+    let calls = (0..)
+        .zip(&sites)
+        .map(|(n, site)| (by(site, n, 100 * DAY), &options));
+    for answer in agent.save_impressions(calls).unwrap() {
+        answer.unwrap();
+    }
+    let size = |name: &str| fs::metadata(folder.file(name)).map_or(0, |it| it.len());
+    let files = ["store", "store-wal"];
+    let secret = |name: &str| {
+        let content = fs::read(folder.file(name)).unwrap_or_default();
+        content.windows(8).any(|window| window == b"a-secret")
+    };
+    assert!(files.iter().any(|name| secret(name)));
+    let full: u64 = files.iter().map(|name| size(name)).sum();
+    agent
+        .clear_browsing_history(&[], true, Timestamp(101 * DAY))
+        .unwrap();
+    assert!(!files.iter().any(|name| secret(name)));
+    let left: u64 = files.iter().map(|name| size(name)).sum();
+    assert!(
+        left < 200_000 && full > 2_000_000,
+        "{full} bytes, then {left}"
+    );
+    drop(agent);
+    check(&path).unwrap();
+}
+
+/// Two at once: the second waits, and says for how long it did if it was in vain.
+#[test]
+fn a_locked_store_is_waited_for() {
+    let folder = Folder::new();
+    let path = folder.file("store");
+    let mut first = store(&folder);
+    let impatient = StoreOptions {
+        wait: std::time::Duration::from_millis(50),
+        ..StoreOptions::default()
+    };
+    let mut second = SqliteStore::open(&path, &impatient).unwrap();
+    let tx = first.begin().unwrap();
+    let error = second.begin().unwrap_err();
+    assert!(
+        matches!(error.problem(), Problem::Busy { waited_ms: 50 }),
+        "{error}"
+    );
+    drop(tx);
+    second.begin().unwrap();
+}
+
+/// A store that several processes create at once is created once.
+#[test]
+fn a_store_is_created_once() {
+    let folder = Folder::new();
+    let path = folder.file("store");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut agent = open(&path, &config(Profile::BigBird, 100));
+                let _ = agent.begin_user_action(Timestamp(DAY)).unwrap();
+            });
+        }
+    });
+    let mut agent = open(&path, &config(Profile::BigBird, 100));
+    let tx = agent.storage_mut().begin().unwrap();
+    // Each took numbers of its own for its user actions.
+    assert_eq!(tx.state().unwrap().next_user_action, 1 + 8 * 1024);
+    drop(tx);
+    drop(agent);
+    let left: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
