@@ -516,3 +516,22 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
         "{message}"
     );
 }
+
+/// The example of `docs/agent.md`.
+#[test]
+fn the_documented_example_works() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/agent.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("{\"event\""))
+        .collect();
+    assert_eq!(lines.len(), 3);
+    let arguments = ["--in-memory", "--aggregation-service", SERVICE].map(str::to_owned);
+    let mut agent = Agent::start(&arguments);
+    for line in lines {
+        agent.send(line);
+        assert_eq!(agent.receive()["ok"], true, "{line}");
+    }
+    assert!(agent.end());
+}
