@@ -150,3 +150,28 @@ impl Conversion<'_> {
         [Some(&self.caller.site), querier].into_iter().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_one_action_in_an_epoch_and_another_in_the_next() {
+        let id = |number, epoch| {
+            let action = Action::numbered(number).unwrap();
+            action.id_in(EpochIndex(epoch)).unwrap()
+        };
+        assert_eq!(id(7, 3), id(7, 3));
+        assert_ne!(id(7, 3), id(7, 4));
+        assert_ne!(id(7, 3), id(8, 3));
+        assert_ne!(id(7, -1), id(7, 0));
+        assert_ne!(id(0, 0), id(Action::LAST_NUMBER, 0));
+        // Far from what the user agent gives out, which begins at 1.
+        assert!(id(0, 0) >= UserAction(1 << 63));
+        let error = Action::numbered(Action::LAST_NUMBER + 1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "userAction must be at most 281474976710655, got 281474976710656"
+        );
+    }
+}

@@ -505,3 +505,22 @@ impl Transaction<Infallible> for CountingTransaction<'_> {
         object(&Self, id: u64) -> Option<AttributionObject>;
     }
 }
+
+/// Many impressions with one write: each is answered for itself, and a wrong one stops no other.
+#[test]
+fn impressions_are_saved_together() {
+    let mut agent = agent(Profile::BigBird);
+    let options = ImpressionOptions::new(1);
+    let moment = Timestamp(1_000);
+    let Ok(click) = agent.begin_user_action(moment);
+    let call = |site| Call::new(site, moment).by(click);
+    let batch =
+        ["news.example", "com", "blog.example", "third.example"].map(|site| (call(site), &options));
+    let Ok(answers) = agent.save_impressions(batch);
+    let good: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    // The last is over the domain cap, which nobody is told.
+    assert_eq!(good, [true, false, true, true]);
+    assert_eq!(agent.storage().impression_count(), 2);
+    let Ok(none) = agent.save_impressions([]);
+    assert!(none.is_empty());
+}
