@@ -13,7 +13,7 @@ use crate::call::{Action, Call, Caller, Conversion, Numbering, Querier};
 use crate::config::{Config, Randomness};
 use crate::decoy::Decoy;
 use crate::error::{AgentError, ApiError, RangeError};
-use crate::explain::Explanation;
+use crate::explain::{Explanation, FilterName};
 use crate::memory::Memory;
 use crate::options::{ConversionOptions, ImpressionOptions, ValidImpression};
 use crate::release::Held;
@@ -47,12 +47,7 @@ pub struct Budget {
 impl fmt::Display for Budget {
     /// Its name, such as `querier budget of shop.example`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.filter.kind())?;
-        match (&self.site, self.filter) {
-            (Some(site), _) => write!(f, " of {site}"),
-            (None, Filter::UserAction(action)) => write!(f, " of action {}", action.0),
-            (None, _) => Ok(()),
-        }
+        FilterName(self.filter, self.site.as_ref()).fmt(f)
     }
 }
 

@@ -53,8 +53,8 @@ pub struct EpochExplanation {
 /// What one filter held and what was asked of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterExplanation {
-    /// Such as `querier budget of shop.example`.
-    pub name: String,
+    /// Its site, if it is a site's.
+    pub site: Option<Site>,
     /// What it held, and what was asked.
     pub check: Check,
 }
@@ -62,16 +62,33 @@ pub struct FilterExplanation {
 impl fmt::Display for FilterExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Check { balance, asked, .. } = &self.check;
+        let name = FilterName(self.check.filter, self.site.as_ref());
         write!(
             f,
-            "{}: {} of {} consumed, asked {asked}",
-            self.name, balance.consumed, balance.capacity
+            "{name}: {} of {} consumed, asked {asked}",
+            balance.consumed, balance.capacity
         )?;
         let short_by = self.check.short_by();
         if !short_by.is_zero() {
             write!(f, ", short by {short_by}")?;
         }
         Ok(())
+    }
+}
+
+/// The name of a filter, such as `querier budget of shop.example`.
+pub(crate) struct FilterName<'a>(pub(crate) Filter, pub(crate) Option<&'a Site>);
+
+impl fmt::Display for FilterName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(filter, site) = self;
+        write!(f, "{}", filter.kind())?;
+        match (site, filter, filter.site()) {
+            (Some(site), ..) => write!(f, " of {site}"),
+            (None, Filter::UserAction(UserAction(id)), _) => write!(f, " of action {id}"),
+            (None, _, Some(id)) => write!(f, " of site {}", id.0),
+            (None, _, None) => Ok(()),
+        }
     }
 }
 
@@ -106,7 +123,10 @@ impl Explanation {
             let filters: Result<Vec<_>, _> = filters
                 .map(|check| {
                     Ok(FilterExplanation {
-                        name: name_of(tx, check.filter)?,
+                        site: match check.filter.site() {
+                            Some(id) => tx.site(id)?,
+                            None => None,
+                        },
                         check: *check,
                     })
                 })
@@ -182,18 +202,4 @@ where
 {
     let mut draws = Draws::new(draw, tape);
     generate_report(policy, store, store, query, &mut || draws.draw(), workspace)
-}
-
-fn name_of<T: Transaction<E>, E>(tx: &T, filter: Filter) -> Result<String, E> {
-    let kind = filter.kind();
-    Ok(match filter {
-        Filter::Global => kind.to_string(),
-        Filter::UserAction(UserAction(id)) => format!("{kind} of action {id}"),
-        Filter::Querier(id) | Filter::ImpressionSite(id) | Filter::ConversionSite(id) => {
-            match tx.site(id)? {
-                Some(site) => format!("{kind} of {site}"),
-                None => format!("{kind} of site {}", id.0),
-            }
-        }
-    })
 }

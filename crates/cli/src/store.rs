@@ -1,10 +1,11 @@
 //! `bigbird store`: looking into the file of a user agent, checking, copying and resetting it.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bigbird::{Balance, Capacity, Timestamp};
+use bigbird::{Balance, Capacity, EpochIndex, FilterKind, MicroEpsilon, Timestamp};
 use bigbird_attribution::Budget;
 use bigbird_store::{Checked, Contents, EpochContents, Problem, Reset, StoreError};
 use serde_json::{Value, json};
@@ -18,7 +19,10 @@ pub(crate) enum Command {
     Show {
         /// The store
         file: PathBuf,
-        /// Print it as JSON
+        /// Show every filter and impression site, not only the ten first of each kind
+        #[arg(long)]
+        all: bool,
+        /// Print all of it as JSON
         #[arg(long)]
         json: bool,
     },
@@ -59,11 +63,11 @@ tells what the user has seen.")]
 
 pub(crate) fn run(command: &Command) -> Finished {
     let text = match command {
-        Command::Show { file, json } => {
+        Command::Show { file, all, json } => {
             let contents = Contents::read(file).map_err(|error| unusable(&error))?;
             match json {
                 true => output::json(&contents_json(&contents))?,
-                false => show(&contents)?,
+                false => show(&contents, if *all { usize::MAX } else { SHOWN })?,
             }
         }
         Command::Check { file, json } => {
@@ -79,8 +83,11 @@ pub(crate) fn run(command: &Command) -> Finished {
                 objects,
             } = checked.map_err(|error| unusable(&error))?;
             format!(
-                "In order: {filters} filters, {impressions} impressions, {objects} attribution \
-                 objects, {sites} sites.\n"
+                "In order: {}, {}, {}, {}.\n",
+                count(filters, "filter"),
+                count(impressions, "impression"),
+                count(objects, "attribution object"),
+                count(sites, "site")
             )
         }
         Command::Backup { file, to } => {
@@ -95,9 +102,16 @@ pub(crate) fn run(command: &Command) -> Finished {
             if reason.trim().is_empty() {
                 return Err(Failed::because("--reason must say why"));
             }
+            /// The year 10000.
+            const END: i64 = 253_402_300_800;
+            if let Some(seconds) = seconds.filter(|seconds| !(-END..END).contains(seconds)) {
+                return Err(Failed::because(format!(
+                    "--seconds must be within {END} of 1970, got {seconds}"
+                )));
+            }
             let Reset { kept, remembered } = bigbird_store::reset(file, reason, moment(*seconds))
                 .map_err(|error| unusable(&error))?;
-            let mut text = format!("The old store is {}.\n", kept.display());
+            let mut text = format!("The old store is {0}, with {0}-wal.\n", kept.display());
             text.push_str(match remembered {
                 true => "Nothing is attributed to any epoch up to and including the current one.\n",
                 false => {
@@ -113,11 +127,9 @@ pub(crate) fn run(command: &Command) -> Finished {
 }
 
 /// One line about a store that cannot be used, and what to do about it.
-fn unusable(error: &StoreError) -> Failed {
+pub(crate) fn unusable(error: &StoreError) -> Failed {
     let advice = match error.problem() {
-        Problem::Damaged(_) | Problem::NotAStore => {
-            "; `bigbird store reset` starts over without giving budgets back"
-        }
+        Problem::Damaged(_) => "; `bigbird store reset` starts over without giving budgets back",
         _ => "",
     };
     Failed::because(format!("{error}{advice}"))
@@ -146,7 +158,8 @@ fn checked_json(checked: &Result<Checked, StoreError>) -> Value {
         Err(error) => json!({
             "ok": false,
             "file": error.path().display().to_string(),
-            "problem": error.problem().to_string(),
+            "reason": error.problem().name(),
+            "message": error.problem().to_string(),
         }),
     }
 }
@@ -173,7 +186,17 @@ fn contents_json(contents: &Contents) -> Value {
     let resets = contents.resets.iter();
     let resets = resets.map(|(at, reason)| json!({"at": moment(Some(*at)), "reason": reason}));
     json!({
-        "setup": state.setup.map(|setup| setup.to_string()),
+        "setup": state.setup.map(|setup| {
+            let micro = |kind| setup.capacities.of(kind).amount().map(MicroEpsilon::get);
+            json!({
+                "epochDays": setup.epoch_days,
+                "querier": micro(FilterKind::Querier),
+                "global": micro(FilterKind::Global),
+                "impressionSite": micro(FilterKind::ImpressionSite),
+                "conversionSite": micro(FilterKind::ConversionSite),
+                "cap": setup.domain_cap,
+            })
+        }),
         "enabled": state.enabled,
         "epochStart": moment(state.epoch_start),
         "lastClear": moment(state.last_clear),
@@ -197,10 +220,10 @@ fn budgets(epoch: &EpochContents) -> Vec<Budget> {
         .collect()
 }
 
-/// How many impression sites are listed of an epoch.
-const SITES: usize = 10;
+/// How many filters of a kind, and how many impression sites, are shown of an epoch.
+const SHOWN: usize = 10;
 
-fn show(contents: &Contents) -> Result<String, std::fmt::Error> {
+fn show(contents: &Contents, most: usize) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let state = &contents.state;
     match &state.setup {
@@ -212,65 +235,87 @@ fn show(contents: &Contents) -> Result<String, std::fmt::Error> {
     }
     if let Some(clear) = state.last_clear {
         writeln!(text, "History was last cleared on {}.", date(clear))?;
+        if let Some(epoch) = state.epoch_of(clear) {
+            let next = EpochIndex(epoch.0.saturating_add(1));
+            write!(text, "Nothing is measured before epoch {}", next.0)?;
+            match state.beginning_of(next) {
+                Some(begins) => writeln!(text, ", from {}.", date(begins))?,
+                None => writeln!(text, ".")?,
+            }
+        }
     }
     for (at, reason) in &contents.resets {
-        writeln!(text, "Reset on {}: {reason}", date(*at))?;
+        writeln!(text, "Reset on {}: {}", date(*at), reason.escape_debug())?;
     }
     for (site, until) in &contents.closed {
         writeln!(text, "The user closed {site} up to epoch {}.", until.0)?;
     }
     if contents.objects > 0 {
-        writeln!(text, "{} shared conversions.", contents.objects)?;
+        writeln!(text, "{}.", count(contents.objects, "shared conversion"))?;
     }
     writeln!(text, "{} on disk.", size(contents.bytes))?;
-    for epoch in &contents.epochs {
-        write!(text, "\nEpoch {}", epoch.epoch.0)?;
-        if let Some(begins) = epoch.begins {
-            write!(text, ", from {}", date(begins))?;
-        }
-        writeln!(text)?;
-        let named: Vec<_> = budgets(epoch)
-            .into_iter()
-            .map(|it| (it.to_string(), it.balance))
-            .collect();
-        let width = named
-            .iter()
-            .map(|(name, _)| name.chars().count())
-            .max()
-            .unwrap_or(0);
-        for (name, balance) in &named {
-            writeln!(
-                text,
-                "  {name:<width$}  {}  {} of {}",
-                bar(balance),
-                balance.consumed,
-                balance.capacity
-            )?;
-        }
-        let impressions: u64 = epoch.impressions.iter().map(|(_, count)| count).sum();
-        if impressions > 0 {
-            let sites = epoch.impressions.len();
-            let of = match sites {
-                1 => "1 site".to_owned(),
-                _ => format!("{sites} sites"),
-            };
-            let count = match impressions {
-                1 => "1 impression".to_owned(),
-                _ => format!("{impressions} impressions"),
-            };
-            writeln!(text, "  {count} of {of}")?;
-            for (site, count) in epoch.impressions.iter().take(SITES) {
-                writeln!(text, "    {count:>7}  {site}")?;
-            }
-            if sites > SITES {
-                writeln!(text, "            and {} more sites", sites - SITES)?;
-            }
-        }
+    // What people look for is what was last.
+    for epoch in contents.epochs.iter().rev() {
+        show_epoch(&mut text, epoch, most)?;
     }
     if contents.epochs.is_empty() {
         writeln!(text, "\nNo impressions, and nothing spent.")?;
     }
     Ok(text)
+}
+
+fn show_epoch(text: &mut String, epoch: &EpochContents, most: usize) -> std::fmt::Result {
+    write!(text, "\nEpoch {}", epoch.epoch.0)?;
+    if let Some(begins) = epoch.begins {
+        write!(text, ", from {}", date(begins))?;
+    }
+    writeln!(text)?;
+    let mut budgets = budgets(epoch);
+    budgets.sort_by_key(|it| (it.filter.kind(), Reverse(it.balance.consumed)));
+    let shown = budgets.chunk_by(|a, b| a.filter.kind() == b.filter.kind());
+    let width = shown
+        .clone()
+        .flat_map(|kind| kind.iter().take(most))
+        .map(|it| it.to_string().chars().count())
+        .max()
+        .unwrap_or(0);
+    for kind in shown {
+        for budget in kind.iter().take(most) {
+            let balance = &budget.balance;
+            writeln!(
+                text,
+                "  {:<width$}  {}  {} of {}",
+                budget.to_string(),
+                bar(balance),
+                balance.consumed,
+                balance.capacity
+            )?;
+        }
+        if kind.len() > most {
+            writeln!(text, "  and {} more", kind.len() - most)?;
+        }
+    }
+    let impressions: u64 = epoch.impressions.iter().map(|(_, count)| count).sum();
+    if impressions > 0 {
+        let sites = epoch.impressions.len();
+        let of = count(sites as u64, "site");
+        writeln!(text, "  {} of {of}", count(impressions, "impression"))?;
+        for (site, count) in epoch.impressions.iter().take(most) {
+            writeln!(text, "    {count:>7}  {site}")?;
+        }
+        if sites > most {
+            writeln!(text, "           and {} more", sites - most)?;
+        }
+    }
+    Ok(())
+}
+
+/// So many things.
+fn count(number: u64, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
 }
 
 /// What is consumed of a capacity, as a bar.
@@ -332,7 +377,6 @@ fn date(moment: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bigbird::MicroEpsilon;
 
     #[test]
     fn moments_become_dates() {

@@ -45,6 +45,9 @@ pub enum Problem {
     /// There is no file.
     #[error("there is no such file")]
     Missing,
+    /// There is no folder for it.
+    #[error("there is no folder {}", .0.display())]
+    NoFolder(PathBuf),
     /// There is a file where none should be.
     #[error("the file exists already")]
     Exists,
@@ -65,6 +68,9 @@ pub enum Problem {
     /// It may not be written.
     #[error("it is read-only")]
     ReadOnly,
+    /// It may not be opened.
+    #[error("permission denied")]
+    Denied,
     /// The disk is full.
     #[error("the disk is full")]
     Full,
@@ -149,6 +155,7 @@ impl From<rusqlite::Error> for Problem {
             }
             (ErrorCode::NotADatabase, _) => Self::NotAStore,
             (ErrorCode::ReadOnly, _) => Self::ReadOnly,
+            (ErrorCode::CannotOpen | ErrorCode::PermissionDenied, _) => Self::Denied,
             (ErrorCode::DiskFull, _) => Self::Full,
             // Every statement is our own: if one does not fit, the schema is not ours.
             (ErrorCode::Unknown, _) if failure.extended_code == ffi::SQLITE_ERROR => {
@@ -160,11 +167,31 @@ impl From<rusqlite::Error> for Problem {
 }
 
 impl Problem {
+    /// What is wrong, in a word: for programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::NoFolder(_) => "noFolder",
+            Self::Exists => "exists",
+            Self::NotAStore => "notAStore",
+            Self::Damaged(_) => "damaged",
+            Self::NewerSchema { .. } => "newerSchema",
+            Self::ReadOnly => "readOnly",
+            Self::Denied => "denied",
+            Self::Full => "full",
+            Self::Busy { .. } => "busy",
+            Self::Replaced => "replaced",
+            Self::Exhausted(_) => "exhausted",
+            Self::Io { .. } | Self::Sqlite(_) => "failed",
+        }
+    }
+
     pub(crate) fn io(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::NotFound => Self::Missing,
             io::ErrorKind::StorageFull => Self::Full,
-            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => Self::ReadOnly,
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly,
+            io::ErrorKind::PermissionDenied => Self::Denied,
             io::ErrorKind::AlreadyExists => Self::Exists,
             _ => Self::Io { operation, source },
         }

@@ -47,17 +47,20 @@ pub fn reset(path: impl AsRef<Path>, reason: &str, now: Timestamp) -> Result<Res
 }
 
 fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> {
-    fs::symlink_metadata(path).map_err(Problem::io("finding it"))?;
+    let metadata = fs::metadata(path).map_err(Problem::io("finding it"))?;
+    if !metadata.is_file() {
+        return Err(Problem::NotAStore);
+    }
     let remembered = remember(path);
     let (old, mut resets) = remembered.clone().unwrap_or((Device::new(), Vec::new()));
     resets.push((now.0, reason.to_owned()));
     let device = closed_until_now(old.state, remembered.is_some(), now);
-    let new = Temporary::beside(path);
+    let new = Temporary::beside(path)?;
     store::build(&new.0, device, &resets)?;
     new.flush()?;
 
     let kept = keep(path)?;
-    let placeholder = Temporary::beside(path);
+    let placeholder = Temporary::beside(path)?;
     let mut file = fs::File::create(&placeholder.0).map_err(Problem::io("replacing it"))?;
     file.write_all(PLACEHOLDER)
         .and_then(|()| file.sync_all())
@@ -163,11 +166,14 @@ fn keep(path: &Path) -> Result<PathBuf, Problem> {
 pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreError> {
     let to = absolute(to.as_ref())?;
     let at = |problem: Problem| StoreError::new(&to, problem);
-    if fs::exists(&to).unwrap_or(true) || fs::exists(log::path_of(&to)).unwrap_or(true) {
-        return Err(at(Problem::Exists));
+    for taken in [to.clone(), log::path_of(&to)] {
+        let taken = fs::exists(taken).map_err(Problem::io("looking for it"));
+        if taken.map_err(at)? {
+            return Err(at(Problem::Exists));
+        }
     }
     let original = SqliteStore::open(path, &StoreOptions::default())?;
-    let copy = Temporary::beside(&to);
+    let copy = Temporary::beside(&to).map_err(at)?;
     let Some(name) = copy.0.to_str() else {
         return Err(at(Problem::Io {
             operation: "naming it",
@@ -175,7 +181,10 @@ pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreE
         }));
     };
     let copied = original.connection.execute("VACUUM INTO ?", [name]);
-    copied.map_err(|error| at(error.into()))?;
+    copied.map_err(|error| match Problem::from(error) {
+        problem @ Problem::Damaged(_) => StoreError::new(original.path(), problem),
+        problem => at(problem),
+    })?;
     finish_copy(&copy.0).map_err(at)?;
     copy.put_at(&to).map_err(at)
 }

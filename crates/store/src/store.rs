@@ -54,6 +54,8 @@ pub struct SqliteStore {
     wait: Duration,
     /// Which file it is, to notice when another takes its place.
     identity: Option<Identity>,
+    /// Whether there was a log when it was opened.
+    had_log: bool,
     /// Whether a transaction has begun, so that the file says that there is a log.
     in_use: bool,
 }
@@ -100,7 +102,7 @@ impl SqliteStore {
             std::thread::sleep(Duration::from_millis(5));
             opened = Self::try_open(path, options);
         }
-        opened
+        opened.map_err(|problem| diagnose(path, problem))
     }
 
     fn try_open(path: &Path, options: &StoreOptions) -> Result<Self, Problem> {
@@ -119,6 +121,7 @@ impl SqliteStore {
             path: path.to_owned(),
             wait: options.wait,
             identity: Identity::of(&metadata),
+            had_log: has_log,
             in_use: false,
         };
         store.configure(options)?;
@@ -214,9 +217,11 @@ impl SqliteStore {
     }
 
     fn shut(&mut self) -> Result<(), Problem> {
-        // Who only looked leaves everything as it was.
+        // Who only looked leaves everything as it was: without a log, if there was none.
         if std::mem::take(&mut self.in_use) {
             self.mark(true)?;
+            self.keep_log(false)?;
+        } else if !self.had_log {
             self.keep_log(false)?;
         }
         Ok(())
@@ -329,7 +334,7 @@ pub(crate) fn create(path: &Path, device: Device, resets: &[(i64, String)]) -> R
         // It would be taken for the new file's.
         return Err(Damage::Log("is there without the store").into());
     }
-    let temporary = Temporary::beside(path);
+    let temporary = Temporary::beside(path)?;
     build(&temporary.0, device, resets)?;
     match temporary.put_at(path) {
         // Another process was faster.
@@ -338,9 +343,9 @@ pub(crate) fn create(path: &Path, device: Device, resets: &[(i64, String)]) -> R
     }
 }
 
-/// Writes a new store.
+/// Writes a new store into an empty file.
 pub(crate) fn build(path: &Path, device: Device, resets: &[(i64, String)]) -> Result<(), Problem> {
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_CREATE)?;
+    let connection = connect(path, OpenFlags::empty())?;
     schema::prepare_empty(&connection)?;
     set_up(&connection)?;
     schema::migrate(&connection, MIGRATIONS)?;
@@ -357,6 +362,33 @@ pub(crate) fn build(path: &Path, device: Device, resets: &[(i64, String)]) -> Re
     }
     connection.close().map_err(|(_, error)| error)?;
     Ok(())
+}
+
+/// Says more about a file that could not be opened: whether it is of another program or of a newer
+/// one, which its first page tells also if it does not match its checksum.
+fn diagnose(path: &Path, problem: Problem) -> Problem {
+    if !matches!(
+        problem,
+        Problem::Damaged(Damage::Page | Damage::Structure(_))
+    ) {
+        return problem;
+    }
+    let header = || -> rusqlite::Result<(i64, i64)> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let plain = Connection::open_with_flags(path, flags)?;
+        plain.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        let read = |name| plain.pragma_query_value(None, name, |row| row.get(0));
+        Ok((read("application_id")?, read("user_version")?))
+    };
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    match header() {
+        // A flipped bit makes a version that no program will have.
+        Ok((APPLICATION, found)) if (known + 1..1000).contains(&found) => {
+            Problem::NewerSchema { found, known }
+        }
+        Ok((application, _)) if application != APPLICATION => Problem::NotAStore,
+        _ => problem,
+    }
 }
 
 /// Connects to a database file through our layer.
@@ -426,12 +458,27 @@ pub(crate) fn flush_folder(path: &Path) -> Result<(), Problem> {
 pub(crate) struct Temporary(pub(crate) PathBuf);
 
 impl Temporary {
-    pub(crate) fn beside(path: &Path) -> Self {
+    /// An empty file beside the one that it is for. Only its owner may read it, as it tells what
+    /// the user has seen; SQLite makes the files beside it alike.
+    pub(crate) fn beside(path: &Path) -> Result<Self, Problem> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".new-{}-{count}", std::process::id()));
-        Self(name.into())
+        let temporary = Self(name.into());
+        let mut options = File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options
+            .open(&temporary.0)
+            .map_err(|error| match path.parent() {
+                Some(folder) if error.kind() == io::ErrorKind::NotFound => {
+                    Problem::NoFolder(folder.to_owned())
+                }
+                _ => Problem::io("creating it")(error),
+            })?;
+        Ok(temporary)
     }
 
     /// Flushes it, now that no connection to it is open.

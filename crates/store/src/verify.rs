@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bigbird::{Capacity, EpochIndex, SiteId};
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 
 use crate::device::Device;
 use crate::error::{Damage, Problem, StoreError};
@@ -110,6 +110,10 @@ fn structure(connection: &Connection) -> Result<(), Problem> {
     let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     if found == "ok" {
         return Ok(());
+    }
+    // SQLite tells only the number of what we said.
+    if found.contains(&ffi::SQLITE_IOERR_DATA.to_string()) {
+        return Err(Damage::Page.into());
     }
     Err(Damage::Structure(found.lines().collect::<Vec<_>>().join(", ")).into())
 }

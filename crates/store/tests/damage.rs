@@ -179,7 +179,8 @@ fn what_is_no_store_is_left_alone() {
         .execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)")
         .unwrap();
     other.close().unwrap();
-    assert!(SqliteStore::open_or_create(&path, &options).is_err());
+    let error = SqliteStore::open_or_create(&path, &options).unwrap_err();
+    assert!(matches!(error.problem(), Problem::NotAStore), "{error}");
     let other = Connection::open(&path).unwrap();
     assert_eq!(
         other.query_row("SELECT x FROM t", [], |row| row.get(0)),
@@ -190,6 +191,8 @@ fn what_is_no_store_is_left_alone() {
     assert!(matches!(error.problem(), Problem::NotAStore), "{error}");
     let error = SqliteStore::open(folder.file("nothing"), &options).unwrap_err();
     assert!(matches!(error.problem(), Problem::Missing), "{error}");
+    let error = SqliteStore::open_or_create(folder.file("no/folder"), &options).unwrap_err();
+    assert!(matches!(error.problem(), Problem::NoFolder(_)), "{error}");
 }
 
 /// A connection through the layer that keeps page checksums, which the store has made known: what a
@@ -364,11 +367,18 @@ fn a_store_that_another_program_wrote_is_noticed() {
     );
 }
 
+/// Also if the page does not match its checksum, having been written by hand.
 #[test]
 fn a_newer_schema_is_refused() {
+    for connect in [by_hand, |path: &Path| Connection::open(path).unwrap()] {
+        refuses_version_99(connect);
+    }
+}
+
+fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
     let folder = Folder::new();
     let (path, _) = sample(&folder);
-    by_hand(&path)
+    connect(&path)
         .pragma_update(None, "user_version", 99)
         .unwrap();
     for error in [

@@ -292,3 +292,25 @@ fn a_store_is_created_once() {
     let left: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }
+
+/// It tells what the user has seen: nobody else may read it. And who only looks leaves nothing
+/// behind.
+#[cfg(unix)]
+#[test]
+fn a_store_is_its_owners_and_looking_leaves_no_trace() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::new();
+    let path = folder.file("store");
+    let agent = open(&path, &config(Profile::BigBird, 100));
+    for entry in fs::read_dir(path.parent().unwrap()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{entry:?}");
+    }
+    drop(agent);
+    let before = fs::read(&path).unwrap();
+    check(&path).unwrap();
+    bigbird_store::Contents::read(&path).unwrap();
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    assert_eq!(fs::read(&path).unwrap(), before);
+}

@@ -19,10 +19,10 @@ use bigbird_store::{SqliteStore, StoreOptions};
 use serde_json::Value;
 
 pub(crate) use self::protocol::budget as budget_json;
-use self::protocol::{Answer, Asked, Parsed};
+use self::protocol::{Answer, Asked, Parsed, Reason};
 use self::release::Output;
-use crate::policy;
 use crate::{Failed, Finished};
+use crate::{policy, store};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -47,17 +47,17 @@ pub(crate) struct Args {
     /// A file of capacities, as `bigbird policy --json` prints them, instead of the profile's
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// How long an epoch is, in days
+    /// How long an epoch is, in days, 1 to 400
     #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=400))]
     epoch_days: u32,
     /// An aggregation service that pages may name; may be given several times
     #[arg(long, value_name = "URL")]
     aggregation_service: Vec<String>,
-    /// How long after a conversion its answer is given, in milliseconds
+    /// How long after a conversion its answer is given, in milliseconds, 1 to 60000
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=60_000))]
     release_after: i64,
-    /// Answer conversions with their histogram. Pages must never see it: reports are to be
-    /// encrypted
+    /// Answer conversions with their histogram. Pages must never see it, and there are no encrypted
+    /// reports yet: without this, a conversion is charged and nothing comes of it
     #[arg(long)]
     unencrypted_for_testing: bool,
     /// Take the time from the `seconds` of requests, answer at once, and use fixed numbers instead
@@ -98,7 +98,8 @@ pub(crate) fn run(args: &Args) -> Finished {
                 limits: config.store_limits,
                 ..StoreOptions::default()
             };
-            let store = SqliteStore::open_or_create(path, &options)?;
+            let store = SqliteStore::open_or_create(path, &options);
+            let store = store.map_err(|error| store::unusable(&error))?;
             let agent = UserAgent::new(config, store, randomness);
             let agent = agent.map_err(|error| match error {
                 OpenError::Setup { .. } => Failed::because(format!("{}: {error}", path.display())),
@@ -249,7 +250,10 @@ fn wall_clock() -> Timestamp {
 }
 
 /// Answers requests until the input ends.
-fn serve<S: Storage>(player: Player<S, Source>, args: &Args) -> Result<Player<S, Source>, Failed> {
+fn serve<S: Storage<Error: Reason>>(
+    player: Player<S, Source>,
+    args: &Args,
+) -> Result<Player<S, Source>, Failed> {
     let (sender, lines) = mpsc::sync_channel(4 * GROUP);
     // It ends with the process: it may wait for input that never comes.
     std::thread::spawn(move || read_lines(&sender));
@@ -350,7 +354,7 @@ struct Server<S, R> {
     maintained: Option<Instant>,
 }
 
-impl<S: Storage, R: Randomness> Server<S, R> {
+impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
     /// Once a day, on a real clock, removes what no request can reach any more.
     fn maintain(&mut self) {
         const DAY: Duration = Duration::from_secs(86_400);

@@ -1,8 +1,11 @@
 //! Requests and answers as lines of JSON.
 
-use bigbird::{Fate, Filter, FilterKind, Histogram, MicroEpsilon};
+use std::convert::Infallible;
+
+use bigbird::{Cause, Fate, Filter, FilterKind, Histogram, MicroEpsilon};
 use bigbird_attribution::requests::{ErrorName, Request};
 use bigbird_attribution::{AgentError, ApiError, Budget, Explanation};
+use bigbird_store::StoreError;
 use serde_json::{Map, Value, json};
 
 /// A request.
@@ -63,8 +66,8 @@ const FIELDS: &[(&str, &[&str])] = &[
 /// Reads a request.
 pub(super) fn parse(line: Result<String, String>) -> Result<Parsed, Answer> {
     let line = line.map_err(|why| Answer::malformed(&why))?;
-    let value: Value =
-        serde_json::from_str(&line).map_err(|error| Answer::malformed(&error.to_string()))?;
+    let value: Value = serde_json::from_str(&line)
+        .map_err(|error| Answer::malformed(&format!("it is no JSON: {error}")))?;
     let Value::Object(mut fields) = value else {
         return Err(Answer::malformed("a request is an object"));
     };
@@ -100,8 +103,15 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
     if let Some(name) = fields.keys().find(unknown) {
         return Err(format!("{event} has no field `{name}`"));
     }
-    let play = |fields| -> Result<Request, String> {
-        serde_json::from_value(Value::Object(fields)).map_err(|error| format!("{event}: {error}"))
+    for (name, value) in &fields {
+        check(name, value).map_err(|must| format!("`{name}` must be {must}, got {value}"))?;
+    }
+    let play = |fields: Map<String, Value>| -> Result<Request, String> {
+        let parsed = serde_json::from_value(Value::Object(fields.clone()));
+        parsed.map_err(|error| match wrong_option(&fields) {
+            Some(wrong) => format!("{event}: {wrong}"),
+            None => format!("{event}: {error}"),
+        })
     };
     let asked = match *event {
         "budgets" => Asked::Budgets,
@@ -112,6 +122,46 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
         _ => Asked::Play(play(fields)?),
     };
     Ok((seconds, asked))
+}
+
+/// Says what a field must be, if it is not.
+fn check(name: &str, value: &Value) -> Result<(), &'static str> {
+    let (good, must) = match name {
+        "site" | "intermediarySite" => (value.is_string(), "a host"),
+        "userAction" => (value.is_u64(), "a whole number from 0 on"),
+        "querier" => (
+            value == "conversionSite" || value == "intermediary",
+            "\"conversionSite\" or \"intermediary\"",
+        ),
+        "sites" => {
+            let hosts = value
+                .as_array()
+                .is_some_and(|list| list.iter().all(Value::is_string));
+            (hosts, "a list of hosts")
+        }
+        "forgetVisits" => (value.is_boolean(), "true or false"),
+        "options" => (value.is_object(), "an object"),
+        _ => (true, ""),
+    };
+    if good { Ok(()) } else { Err(must) }
+}
+
+/// The first option that is of the wrong type, with why: tried one by one, as an error about all of
+/// them does not tell which.
+fn wrong_option(fields: &Map<String, Value>) -> Option<String> {
+    let options = fields.get("options")?.as_object()?;
+    for (name, value) in options {
+        let mut alone = json!({
+            "histogramIndex": 0, "aggregationService": "", "histogramSize": 1,
+        });
+        alone[name] = value.clone();
+        let mut request = fields.clone();
+        request.insert("options".to_owned(), alone);
+        if let Err(error) = serde_json::from_value::<Request>(Value::Object(request)) {
+            return Some(format!("options.{name}: {error}"));
+        }
+    }
+    None
 }
 
 /// An answer, as an object.
@@ -150,12 +200,13 @@ impl Answer {
     }
 
     /// A call that failed. If it was the store, the page is not to learn of it.
-    pub(super) fn failed<E: std::error::Error>(error: &AgentError<E>) -> Self {
+    pub(super) fn failed<E: Reason>(error: &AgentError<E>) -> Self {
         match error {
             AgentError::Api(error) => Self::rejected(error),
             AgentError::Store(error) => Self::of(json!({
                 "ok": false,
                 "error": "StoreError",
+                "reason": error.reason(),
                 "message": error.to_string(),
             })),
         }
@@ -186,13 +237,15 @@ impl Answer {
                     .filters
                     .iter()
                     .map(|filter| {
-                        json!({
-                            "filter": filter.name,
-                            "consumed": filter.check.balance.consumed.get(),
-                            "capacity": filter.check.balance.capacity.amount().map(MicroEpsilon::get),
-                            "asked": filter.check.asked.get(),
-                            "shortBy": filter.check.short_by().get(),
-                        })
+                        let mut fields = budget(&Budget {
+                            epoch: epoch.epoch,
+                            filter: filter.check.filter,
+                            site: filter.site.clone(),
+                            balance: filter.check.balance,
+                        });
+                        fields["asked"] = json!(filter.check.asked.get());
+                        fields["shortBy"] = json!(filter.check.short_by().get());
+                        fields
                     })
                     .collect();
                 json!({
@@ -200,11 +253,11 @@ impl Answer {
                     "matched": epoch.matched,
                     "passed": epoch.fate == Fate::Passed,
                     "cause": match epoch.fate {
-                        Fate::Dropped(cause) => json!(cause.to_string()),
+                        Fate::Dropped(cause) => json!(cause_name(cause)),
                         _ => Value::Null,
                     },
                     "filters": filters,
-                    "largestEpsilon": epoch.largest_epsilon.map(MicroEpsilon::get),
+                    "largestEpsilon": epoch.largest_epsilon.map(MicroEpsilon::to_epsilon),
                 })
             })
             .collect();
@@ -212,7 +265,12 @@ impl Answer {
             "enabled": explanation.enabled,
             "readableFrom": explanation.readable_from,
             "closed": explanation.closed.as_ref().map(ToString::to_string),
-            "cause": explanation.cause.map(|cause| cause.to_string()),
+            "cause": match explanation.cause {
+                Some(cause) => Some(cause_name(cause)),
+                None if !explanation.enabled => Some("disabled"),
+                None if explanation.epochs.is_empty() => Some("cleared"),
+                None => None,
+            },
             "epochs": epochs,
         }));
         if shows_histograms {
@@ -255,6 +313,31 @@ pub(crate) fn budget(budget: &Budget) -> Value {
     fields.insert("consumed".to_owned(), json!(budget.balance.consumed.get()));
     fields.insert("capacity".to_owned(), json!(capacity));
     Value::Object(fields)
+}
+
+/// Why a store failed, in a word.
+pub(super) trait Reason: std::error::Error {
+    fn reason(&self) -> &'static str;
+}
+
+impl Reason for StoreError {
+    fn reason(&self) -> &'static str {
+        self.problem().name()
+    }
+}
+
+impl Reason for Infallible {
+    fn reason(&self) -> &'static str {
+        match *self {}
+    }
+}
+
+fn cause_name(cause: Cause) -> &'static str {
+    match cause {
+        Cause::DomainCap => "domainCap",
+        Cause::Filter(kind) => name(kind),
+        Cause::Pruned => "pruned",
+    }
 }
 
 /// The name of a kind of filter, as everywhere in JSON.
