@@ -83,6 +83,9 @@ pub enum Problem {
     /// Another file is in its place, since a reset.
     #[error("the file was replaced while it was open")]
     Replaced,
+    /// Something failed before in the same transaction.
+    #[error("a transaction of which something failed cannot be finished")]
+    HalfDone,
     /// It holds as much as it can: a number ran out.
     #[error("there are no more numbers for {0}")]
     Exhausted(&'static str),
@@ -182,7 +185,7 @@ impl Problem {
             Self::Busy { .. } => "busy",
             Self::Replaced => "replaced",
             Self::Exhausted(_) => "exhausted",
-            Self::Io { .. } | Self::Sqlite(_) => "failed",
+            Self::HalfDone | Self::Io { .. } | Self::Sqlite(_) => "failed",
         }
     }
 

@@ -11,7 +11,7 @@
 //! frames of the one before, and a log that ends earlier. See `docs/store.md`.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Damage, Problem};
@@ -38,70 +38,69 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Says whether there is a log, having found no damage that SQLite would pass over. An empty one is
-/// none: SQLite creates it when it opens a store.
-pub(crate) fn inspect(database: &Path) -> Result<bool, Problem> {
+/// What is beside a database file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Log {
+    /// None, or an empty one: SQLite creates it when it opens a store.
+    Missing,
+    /// Something without a header that SQLite would accept, or without a frame.
+    Unsound,
+    /// A log, in which no damage was found that SQLite would pass over.
+    Sound,
+}
+
+/// Looks at the log of a database file, without a lock.
+pub(crate) fn inspect(database: &Path) -> Result<Log, Problem> {
     let failed = |error| Problem::io("reading the write-ahead log")(error);
     let file = match File::open(path_of(database)) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Log::Missing),
         Err(error) => return Err(failed(error)),
     };
-    let empty = file.metadata().map_err(failed)?.len() == 0;
-    match is_damaged(&mut BufReader::with_capacity(1 << 20, file)) {
-        Ok(false) => Ok(!empty),
-        Ok(true) => Err(Damage::Log("is damaged before its last transaction").into()),
-        Err(error) => Err(failed(error)),
+    let length = file.metadata().map_err(failed)?.len();
+    if length == 0 {
+        return Ok(Log::Missing);
     }
-}
-
-/// Whether a log has something in it that was flushed and that SQLite will not see.
-fn is_damaged(log: &mut (impl Read + Seek)) -> io::Result<bool> {
+    let mut file = BufReader::with_capacity(1 << 20, file);
     let mut header = [0; HEADER];
-    if !fill(log, &mut header)? {
-        return Ok(false);
-    }
+    let has_header = fill(&mut file, &mut header).map_err(failed)?;
     let word = |at: usize| be_word(&header, at);
     let big_endian = word(0) & 1 == 1;
     let sum = (word(24), word(28));
-    let sound = word(0) & !1 == MAGIC
+    let sound = has_header
+        && length >= (HEADER + FRAME) as u64
+        && word(0) & !1 == MAGIC
         && word(8) as usize == PAGE
         && sum == checksum((0, 0), &header[..24], big_endian);
-    if sound {
-        let salts = (word(16), word(20));
-        return passes_over(log, sum, Some(salts), big_endian);
+    if !sound {
+        return Ok(Log::Unsound);
     }
-    // SQLite passes over all of it. In which byte order it was written is not known either.
-    Ok(passes_over(log, sum, None, big_endian)? || {
-        log.seek(SeekFrom::Start(HEADER as u64))?;
-        passes_over(log, sum, None, !big_endian)?
-    })
+    let salts = (word(16), word(20));
+    match passes_over(&mut file, sum, salts, big_endian).map_err(failed)? {
+        false => Ok(Log::Sound),
+        true => Err(Damage::Log("is damaged before its last transaction").into()),
+    }
 }
 
-/// Whether SQLite will pass over a transaction that was flushed, among the frames that follow. Each
-/// carries the salts of the header, which are new each time the log begins anew; if they are not
-/// known, SQLite does not see any frame.
+/// Whether SQLite will pass over a transaction that was flushed, among the frames of a log. Each
+/// carries the salts of the header, which are new each time the log begins anew.
 fn passes_over(
     log: &mut impl Read,
     sum: (u32, u32),
-    salts: Option<(u32, u32)>,
+    salts: (u32, u32),
     big_endian: bool,
 ) -> io::Result<bool> {
-    let mut stopped = salts.is_none();
-    let mut salts = salts;
     let mut before = sum;
     let mut frame = [0; FRAME];
     // From a frame on that SQLite stops at: whether a transaction has ended since. Only a frame
     // that is intact tells: a power cut may leave any mix of old and new in the others.
-    let mut ended = false;
+    let (mut stopped, mut ended) = (false, false);
     while fill(log, &mut frame)? {
         let word = |at: usize| be_word(&frame, at);
-        let own_salts = (word(8), word(12));
         let own = (word(16), word(20));
         let content = checksum(before, &frame[..8], big_endian);
         let content = checksum(content, &frame[24..], big_endian);
-        let current = *salts.get_or_insert(own_salts) == own_salts;
-        let follows = current && content == own;
+        let follows = (word(8), word(12)) == salts && content == own;
         if follows && ended {
             return Ok(true);
         }

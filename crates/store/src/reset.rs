@@ -25,8 +25,8 @@ pub struct Reset {
 }
 
 /// What stands in the place of a store while it is being replaced. No program takes it for a store.
-const PLACEHOLDER: &[u8] = b"This Big Bird store is being reset. If this file stays, the reset \
-was interrupted: run `bigbird store reset` again.\n";
+const PLACEHOLDER: &str = "This Big Bird store is being reset. If this file stays, the reset was \
+interrupted: run `bigbird store reset` again.\nThe old store is ";
 
 /// Starts over, deliberately: the only way to use a path again whose store is damaged. The old file
 /// is kept beside it, and `reason` is noted in the new one.
@@ -51,18 +51,23 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
     if !metadata.is_file() {
         return Err(Problem::NotAStore);
     }
-    let remembered = remember(path);
+    // Of a reset that was interrupted, go on with the old store.
+    let interrupted = kept_by(path);
+    let remembered = remember(interrupted.as_deref().unwrap_or(path));
     let (old, mut resets) = remembered.clone().unwrap_or((Device::new(), Vec::new()));
     resets.push((now.0, reason.to_owned()));
-    let device = closed_until_now(old.state, remembered.is_some(), now);
+    let device = closed_until_now(old.state, now);
     let new = Temporary::beside(path)?;
     store::build(&new.0, device, &resets)?;
     new.flush()?;
 
-    let kept = keep(path)?;
+    let kept = match interrupted {
+        Some(kept) => kept,
+        None => keep(path)?,
+    };
     let placeholder = Temporary::beside(path)?;
     let mut file = fs::File::create(&placeholder.0).map_err(Problem::io("replacing it"))?;
-    file.write_all(PLACEHOLDER)
+    write!(file, "{PLACEHOLDER}{}", kept.display())
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&placeholder.0, path))
         .map_err(Problem::io("replacing it"))?;
@@ -85,7 +90,7 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
 }
 
 /// The state of a new store in the place of an old one.
-fn closed_until_now(old: State, remembered: bool, now: Timestamp) -> Device {
+fn closed_until_now(old: State, now: Timestamp) -> Device {
     const HOUR_MS: i64 = 3_600_000;
     let latest = [Some(now), old.latest, old.last_clear]
         .into_iter()
@@ -94,11 +99,10 @@ fn closed_until_now(old: State, remembered: bool, now: Timestamp) -> Device {
     let state = State {
         last_clear: latest,
         latest,
-        epoch_start: match remembered {
-            true => old.epoch_start,
-            // At the full hour, as any. Nothing is read before the epoch ends, a whole one later.
-            false => Some(Timestamp(now.0.div_euclid(HOUR_MS).saturating_mul(HOUR_MS))),
-        },
+        // Else at the full hour, as any. Nothing is read before the epoch ends, a whole one later.
+        epoch_start: old.epoch_start.or(Some(Timestamp(
+            now.0.div_euclid(HOUR_MS).saturating_mul(HOUR_MS),
+        ))),
         ..old
     };
     let current = latest.and_then(|latest| state.epoch_of(latest));
@@ -110,6 +114,15 @@ fn closed_until_now(old: State, remembered: bool, now: Timestamp) -> Device {
         },
         ..Device::new()
     }
+}
+
+/// Where the old store is, if this is what an interrupted reset left.
+fn kept_by(path: &Path) -> Option<PathBuf> {
+    // No database, so that no lock is lost by reading it.
+    let metadata = fs::metadata(path).ok()?;
+    let text = (metadata.len() < 10_000).then(|| fs::read_to_string(path).ok())??;
+    let kept = PathBuf::from(text.strip_prefix(PLACEHOLDER)?);
+    kept.exists().then_some(kept)
 }
 
 /// What the old store still tells: the row about the device, if it is intact, and earlier resets.

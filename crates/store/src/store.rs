@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::device::Device;
 use crate::error::{Damage, Problem, StoreError};
-use crate::log;
+use crate::log::{self, Log};
 use crate::schema::{self, APPLICATION, MIGRATIONS};
 use crate::transaction::SqliteTransaction;
 use crate::{verify, vfs};
@@ -54,9 +54,7 @@ pub struct SqliteStore {
     wait: Duration,
     /// Which file it is, to notice when another takes its place.
     identity: Option<Identity>,
-    /// Whether there was a log when it was opened.
-    had_log: bool,
-    /// Whether a transaction has begun, so that the file says that there is a log.
+    /// Whether a transaction has begun, so that the database file says that there is a log.
     in_use: bool,
 }
 
@@ -113,23 +111,26 @@ impl SqliteStore {
         if metadata.len() == 0 {
             return Err(Damage::Empty.into());
         }
-        let has_log = log::inspect(path)?;
+        let log = log::inspect(path)?;
         let connection = connect(path, OpenFlags::empty())?;
+        // Before anything is read: else SQLite removes the log when this connection is closed and
+        // no other is open, whatever went wrong.
+        keep_log(&connection, true)?;
         let mut store = Self {
             connection,
             limits: options.limits,
             path: path.to_owned(),
             wait: options.wait,
             identity: Identity::of(&metadata),
-            had_log: has_log,
             in_use: false,
         };
         store.configure(options)?;
         schema::migrate(&store.connection, MIGRATIONS).map_err(|problem| store.waited(problem))?;
         let device = store.lock()?;
-        let verified = match has_log || device.closed_cleanly {
-            true => verify::ledger(&store.connection, &device),
-            false => Err(Damage::Log("is missing").into()),
+        let verified = match log {
+            Log::Missing if !device.closed_cleanly => Err(Damage::Log("is missing").into()),
+            Log::Unsound if !device.closed_cleanly => Err(Damage::Log("is damaged").into()),
+            _ => verify::ledger(&store.connection, &device),
         };
         store.release_lock();
         verified?;
@@ -156,9 +157,6 @@ impl SqliteStore {
             return Err(Problem::NotAStore);
         }
         set_up(&self.connection)?;
-        // Else SQLite removes the log when the last connection is closed, also if nobody could
-        // write that it may be missing.
-        self.keep_log(true)?;
         let pages = options.checkpoint_pages;
         self.connection
             .query_row(&format!("PRAGMA wal_autocheckpoint = {pages}"), [], |_| {
@@ -178,23 +176,49 @@ impl SqliteStore {
     /// # Errors
     /// If it cannot be written.
     pub fn checkpoint(&mut self) -> Result<(), StoreError> {
-        self.checkpoint_as("PASSIVE")
-            .map_err(|problem| StoreError::new(&self.path, problem))
+        match self.checkpoint_as("PASSIVE") {
+            Ok(_) => Ok(()),
+            Err(problem) => Err(StoreError::new(&self.path, problem)),
+        }
     }
 
-    fn checkpoint_as(&self, mode: &str) -> Result<(), Problem> {
+    /// Says whether all of the log is in the database file now.
+    fn checkpoint_as(&self, mode: &str) -> Result<bool, Problem> {
         let sql = format!("PRAGMA wal_checkpoint({mode})");
-        self.connection.query_row(&sql, [], |_| Ok(()))?;
+        let result = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let (busy, in_log, moved): (i64, i64, i64) = self.connection.query_row(&sql, [], result)?;
+        Ok(busy == 0 && in_log == moved)
+    }
+
+    /// Moves all of the log into the database file, waiting for others.
+    fn checkpoint_completely(&self) -> Result<(), Problem> {
+        let since = Instant::now();
+        while !self
+            .checkpoint_as("FULL")
+            .map_err(|problem| self.waited(problem))?
+        {
+            if since.elapsed() > self.wait {
+                return Err(self.busy());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 
-    /// Takes what was deleted out of the files. If another process is in the way, its next
+    /// Takes what was deleted out of the files, as far as other processes let it: else their next
     /// checkpoint does it.
     pub(crate) fn erase(&mut self) {
         let _ = self.vacuum();
-        // Afterwards the log is empty, as if it were lost.
-        if self.mark(true).is_ok() {
-            let _ = self.checkpoint_as("TRUNCATE");
+        // With this limit, the first transaction of a log that begins anew cuts it off behind
+        // itself. It must never be empty, as if it were lost.
+        let limit = |bytes: i64| {
+            let sql = format!("PRAGMA journal_size_limit = {bytes}");
+            self.connection.query_row(&sql, [], |_| Ok(()))
+        };
+        if limit(0).is_ok() {
+            let _ = self.checkpoint_as("RESTART");
+            let _ = self.lock().and_then(|device| self.write_back(&device));
+            let _ = limit(-1);
         }
     }
 
@@ -212,43 +236,57 @@ impl SqliteStore {
     /// # Errors
     /// If it cannot be written. Nothing is lost then: the write-ahead log stays.
     pub fn close(mut self) -> Result<(), StoreError> {
-        self.shut()
-            .map_err(|problem| StoreError::new(&self.path, problem))
+        let shut = self.shut();
+        self.in_use = false;
+        shut.map_err(|problem| StoreError::new(&self.path, problem))
     }
 
+    /// If this is the last connection, notes in the file that there is no log, and lets SQLite remove
+    /// it, all under a lock that nobody else gets in between: the note would be wrong.
     fn shut(&mut self) -> Result<(), Problem> {
-        // Who only looked leaves everything as it was: without a log, if there was none.
-        if std::mem::take(&mut self.in_use) {
-            self.mark(true)?;
-            self.keep_log(false)?;
-        } else if !self.had_log {
-            self.keep_log(false)?;
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let exclusive = "PRAGMA locking_mode = EXCLUSIVE";
+        self.connection.query_row(exclusive, [], |_| Ok(()))?;
+        let device = match self.lock() {
+            Ok(device) => device,
+            // Somebody else closes it, or another store is in its place.
+            Err(Problem::Busy { .. } | Problem::Replaced) => return Ok(()),
+            Err(problem) => return Err(problem),
+        };
+        if self.in_use {
+            self.write_back(&Device {
+                closed_cleanly: true,
+                ..device
+            })?;
+        } else {
+            self.release_lock();
+            if !device.closed_cleanly {
+                // Who only looked leaves everything as it was.
+                return Ok(());
+            }
         }
-        Ok(())
-    }
-
-    fn keep_log(&self, keep: bool) -> Result<(), Problem> {
-        self.connection
-            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep)?;
-        Ok(())
+        keep_log(&self.connection, false)
     }
 
     /// Takes the lock for a transaction of the user agent, and reads the row about the device.
     pub(crate) fn begin_transaction(&mut self) -> Result<Device, Problem> {
-        let mut device = self.lock()?;
-        // The first transaction after all had closed it says so in the database file itself: if
-        // the log is lost from now on, it will be missed. Others may be closing it just now.
-        for _ in 0..3 {
-            if !device.closed_cleanly {
-                break;
+        if !self.in_use {
+            // The first transaction says in the database file itself that there is a log: if it is
+            // lost from now on, it will be missed. The note may be in the log alone, if another
+            // process was killed just before.
+            let device = self.lock()?;
+            if device.closed_cleanly {
+                self.write_back(&Device {
+                    closed_cleanly: false,
+                    ..device
+                })?;
+            } else {
+                self.release_lock();
             }
-            self.release_lock();
-            self.mark(false)?;
-            self.checkpoint_as("FULL")?;
-            device = self.lock()?;
+            self.checkpoint_completely()?;
+            self.in_use = true;
         }
-        self.in_use = true;
-        Ok(device)
+        self.lock()
     }
 
     /// Takes the lock, waiting for others, and reads the row about the device.
@@ -279,20 +317,16 @@ impl SqliteStore {
         let _ = self.connection.execute_batch("ROLLBACK");
     }
 
-    /// Writes whether the database file has everything.
-    fn mark(&mut self, closed_cleanly: bool) -> Result<(), Problem> {
-        let device = Device {
-            closed_cleanly,
-            ..self.lock()?
-        };
-        let marked = device.save(&self.connection).and_then(|()| {
+    /// Writes the row about the device, and ends the transaction.
+    fn write_back(&self, device: &Device) -> Result<(), Problem> {
+        let written = device.save(&self.connection).and_then(|()| {
             self.connection.execute_batch("COMMIT")?;
             Ok(())
         });
-        if marked.is_err() {
+        if written.is_err() {
             self.release_lock();
         }
-        marked
+        written
     }
 
     /// Says of an error that is about waiting how long we waited.
@@ -301,18 +335,22 @@ impl SqliteStore {
             Problem::Sqlite(error)
                 if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) =>
             {
-                Problem::Busy {
-                    waited_ms: u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX),
-                }
+                self.busy()
             }
             problem => problem,
+        }
+    }
+
+    fn busy(&self) -> Problem {
+        Problem::Busy {
+            waited_ms: u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX),
         }
     }
 }
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        // If it fails, the log stays, and nothing is lost.
+        // If it fails, the log stays, and nothing is lost. After `close`, there is nothing to do.
         let _ = self.shut();
     }
 }
@@ -330,7 +368,7 @@ impl Storage for SqliteStore {
 /// Makes a store at a path where there is none: first elsewhere and completely, so that nobody ever
 /// sees half of one.
 pub(crate) fn create(path: &Path, device: Device, resets: &[(i64, String)]) -> Result<(), Problem> {
-    if fs::exists(log::path_of(path)).unwrap_or(true) {
+    if fs::exists(log::path_of(path)).unwrap_or(true) && !fs::exists(path).unwrap_or(false) {
         // It would be taken for the new file's.
         return Err(Damage::Log("is there without the store").into());
     }
@@ -406,6 +444,12 @@ pub(crate) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Probl
     Ok(connection)
 }
 
+/// Whether SQLite leaves the log where it is when the last connection is closed.
+fn keep_log(connection: &Connection, keep: bool) -> Result<(), Problem> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep)?;
+    Ok(())
+}
+
 /// What holds for every connection.
 pub(crate) fn set_up(connection: &Connection) -> Result<(), Problem> {
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -465,20 +509,17 @@ impl Temporary {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".new-{}-{count}", std::process::id()));
-        let temporary = Self(name.into());
-        let mut options = File::options();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options
-            .open(&temporary.0)
-            .map_err(|error| match path.parent() {
-                Some(folder) if error.kind() == io::ErrorKind::NotFound => {
-                    Problem::NoFolder(folder.to_owned())
-                }
-                _ => Problem::io("creating it")(error),
-            })?;
-        Ok(temporary)
+        let name = PathBuf::from(name);
+        match create_new(&name) {
+            Ok(()) => Ok(Self(name)),
+            // Left by a process of the same number that was killed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::beside(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let folder = path.parent().unwrap_or(Path::new("/"));
+                Err(Problem::NoFolder(folder.to_owned()))
+            }
+            Err(error) => Err(Problem::io("creating it")(error)),
+        }
     }
 
     /// Flushes it, now that no connection to it is open.
@@ -496,11 +537,23 @@ impl Temporary {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Problem::Exists);
             }
-            // Not every file system has links.
-            Err(_) => fs::rename(&self.0, path).map_err(Problem::io("creating it"))?,
+            // Not every file system has links. An empty file in its place is refused by whoever
+            // comes in between.
+            Err(_) => create_new(path)
+                .and_then(|()| fs::rename(&self.0, path))
+                .map_err(Problem::io("creating it"))?,
         }
         flush_folder(path)
     }
+}
+
+/// Creates an empty file that only its owner may read, where there is none.
+fn create_new(path: &Path) -> io::Result<()> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map(|_| ())
 }
 
 impl Drop for Temporary {

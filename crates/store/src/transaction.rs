@@ -1,6 +1,6 @@
 //! One transaction on the store.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use bigbird::attribution::Touch;
 use bigbird::{
@@ -35,6 +35,8 @@ pub struct SqliteTransaction<'t> {
     /// Whether something was deleted that should not be found in the file any more.
     pub(crate) erased: bool,
     finished: bool,
+    /// Whether something failed: what is half done must not be finished.
+    failed: Cell<bool>,
 }
 
 impl<'t> SqliteTransaction<'t> {
@@ -59,6 +61,7 @@ impl<'t> SqliteTransaction<'t> {
             writes: false,
             erased: false,
             finished: false,
+            failed: Cell::new(false),
         }
     }
 
@@ -67,6 +70,9 @@ impl<'t> SqliteTransaction<'t> {
     }
 
     fn end(mut self) -> Result<(), Problem> {
+        if self.failed.get() {
+            return Err(Problem::HalfDone);
+        }
         if self.writes || self.device != self.loaded {
             self.device.writes = self.device.writes.wrapping_add(1);
             self.device.save(self.connection())?;
@@ -88,7 +94,10 @@ impl<'t> SqliteTransaction<'t> {
     }
 
     fn at<T>(&self, done: Result<T, Problem>) -> Result<T, StoreError> {
-        done.map_err(|problem| StoreError::new(self.store.path(), problem))
+        done.map_err(|problem| {
+            self.failed.set(true);
+            StoreError::new(self.store.path(), problem)
+        })
     }
 
     fn commit_changes(&mut self, changes: &Changes) -> Result<Result<(), Refusal>, Problem> {

@@ -7,7 +7,8 @@
 //! everything else, is left to SQLite's default layer.
 //!
 //! SQLite's interface for this is C: a table of functions for a file system, and one for each open
-//! file. We copy both tables and replace three functions: opening, reading and writing.
+//! file. We copy both tables and replace four functions: opening, reading, writing, and telling how a
+//! file may be read.
 #![allow(unsafe_code, reason = "SQLite's interface for this is C")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -29,7 +30,7 @@ pub(crate) const RESERVED: u8 = 8;
 const CONTENT: usize = PAGE - RESERVED as usize;
 
 /// SQLite reads the beginning of a file before it knows the size of pages.
-const HEADER: usize = 100;
+const HEADER: i64 = 100;
 
 /// The checksum of a page at an offset of the file.
 fn checksum(content: &[u8], offset: i64) -> [u8; RESERVED as usize] {
@@ -50,6 +51,7 @@ type Open = unsafe extern "C" fn(
 ) -> c_int;
 type Read =
     unsafe extern "C" fn(*mut ffi::sqlite3_file, *mut c_void, c_int, ffi::sqlite3_int64) -> c_int;
+type Characteristics = unsafe extern "C" fn(*mut ffi::sqlite3_file) -> c_int;
 type Write =
     unsafe extern "C" fn(*mut ffi::sqlite3_file, *const c_void, c_int, ffi::sqlite3_int64) -> c_int;
 
@@ -61,6 +63,7 @@ struct Methods {
     original: *const ffi::sqlite3_io_methods,
     read: Read,
     write: Write,
+    characteristics: Characteristics,
 }
 
 // SAFETY: the pointer is only compared; the functions are SQLite's own and may be called from any
@@ -149,11 +152,13 @@ unsafe fn methods_for(original: *const ffi::sqlite3_io_methods) -> Option<&'stat
             iVersion: table.iVersion.min(2),
             xRead: Some(read),
             xWrite: Some(write),
+            xDeviceCharacteristics: Some(characteristics),
             ..*table
         },
         original,
         read: table.xRead?,
         write: table.xWrite?,
+        characteristics: table.xDeviceCharacteristics?,
     }));
     known.push(methods);
     Some(methods)
@@ -188,7 +193,7 @@ unsafe extern "C" fn read(
                     return status;
                 }
             }
-            Ok(amount) if amount <= HEADER => return status,
+            Ok(amount) if offset >= 0 && offset + amount as i64 <= HEADER => return status,
             // A damaged header tells another size of pages.
             _ => {}
         }
@@ -218,6 +223,18 @@ unsafe extern "C" fn write(
         let sum = checksum(&page[..CONTENT], offset);
         page[CONTENT..].copy_from_slice(&sum);
         (methods.write)(file, page.as_ptr().cast(), amount, offset)
+    }
+}
+
+/// What the file can do, except to be read in parts of a page, which could not be verified.
+///
+/// # Safety
+/// As for SQLite's `xDeviceCharacteristics`, on a file that [`open`] took over.
+unsafe extern "C" fn characteristics(file: *mut ffi::sqlite3_file) -> c_int {
+    // SAFETY: the file's table of functions is the first field of ours.
+    unsafe {
+        let methods = &*(*file).pMethods.cast::<Methods>();
+        (methods.characteristics)(file) & !ffi::SQLITE_IOCAP_SUBPAGE_READ
     }
 }
 
