@@ -481,6 +481,28 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
             "{place}: {error}"
         );
     }
+    // What is left of a log, or none of it: also its first sector, which has the header and the
+    // beginning of the first frame.
+    let mut overwritten = log.clone();
+    overwritten[..512].fill(0);
+    let zeros = vec![0; log.len()];
+    for left in [
+        &log[..1],
+        &log[..31],
+        &log[..32],
+        &log[..2000],
+        &zeros,
+        &overwritten,
+    ] {
+        restore(left);
+        let error = budgets(&image, &config).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("the write-ahead log is damaged"),
+            "{error}"
+        );
+    }
     // A log that is gone is missed, unless the store was closed.
     fs::write(&image, &file).unwrap();
     fs::remove_file(log_of(&image)).unwrap();
@@ -597,4 +619,67 @@ fn a_copy_is_a_store() {
     let copy = folder.file("another");
     backup(&image, &copy).unwrap();
     assert_eq!(Some(&budgets(&copy, &config).unwrap()), history.last());
+}
+
+/// Something that goes wrong while a store is opened after a crash does not cost it its log.
+#[test]
+fn an_error_while_opening_loses_nothing() {
+    let folder = Folder::new();
+    let (image, config, history) = in_use(&folder, 3);
+    let mut index = image.as_os_str().to_owned();
+    index.push("-shm");
+    // SQLite cannot make its index where a folder is.
+    fs::create_dir(&index).unwrap();
+    assert!(budgets(&image, &config).is_err());
+    fs::remove_dir(&index).unwrap();
+    assert_eq!(Some(&budgets(&image, &config).unwrap()), history.last());
+}
+
+/// A reset that was interrupted left a text in the place of the store: another goes on with it.
+#[test]
+fn an_interrupted_reset_is_taken_up() {
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let mut agent = open(&path, &config);
+    agent.set_enabled(false).unwrap();
+    drop(agent);
+    let kept = reset(&path, "first", Timestamp(113 * DAY)).unwrap().kept;
+    // As it was before the new store was put in its place.
+    let text = format!(
+        "This Big Bird store is being reset. If this file stays, the reset was interrupted: run \
+         `bigbird store reset` again.\nThe old store is {}",
+        kept.display()
+    );
+    fs::write(&path, text).unwrap();
+    let error = check(&path).unwrap_err();
+    assert!(matches!(error.problem(), Problem::NotAStore), "{error}");
+    let done = reset(&path, "second", Timestamp(113 * DAY)).unwrap();
+    assert_eq!((done.kept, done.remembered), (kept, true));
+    // The user had disabled it, and still has.
+    assert!(!bigbird_store::Contents::read(&path).unwrap().state.enabled);
+}
+
+/// What is half done cannot be finished, whoever passes over an error.
+#[test]
+fn a_transaction_that_failed_cannot_be_finished() {
+    use bigbird::{Changes, EpochIndex, Filter, LedgerStore as _};
+    use bigbird_attribution::{Storage as _, Transaction as _};
+    let folder = Folder::new();
+    let (path, config) = sample(&folder);
+    let mut agent = open(&path, &config);
+    // Behind its back, while it is open.
+    by_hand(&path)
+        .execute("UPDATE filter SET consumed = 1 WHERE kind = 1", [])
+        .unwrap();
+    let mut tx = agent.storage_mut().begin().unwrap();
+    let epochs = tx.state().unwrap().epoch_of(Timestamp(110 * DAY)).unwrap();
+    let mut checks = [bigbird::Check::new(
+        EpochIndex(epochs.0),
+        Filter::Global,
+        bigbird::MicroEpsilon::new(1),
+    )];
+    assert!(tx.look_up(epochs, &mut checks).is_err());
+    tx.commit(&Changes::default()).unwrap();
+    let error = tx.finish().unwrap_err();
+    assert!(matches!(error.problem(), Problem::HalfDone), "{error}");
 }

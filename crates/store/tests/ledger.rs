@@ -314,3 +314,134 @@ fn a_store_is_its_owners_and_looking_leaves_no_trace() {
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     assert_eq!(fs::read(&path).unwrap(), before);
 }
+
+/// Rows that are longer than a page, when they are read again from the file.
+#[test]
+fn long_rows_come_back() {
+    let folder = Folder::new();
+    let path = folder.file("store");
+    let mut config = config(Profile::BigBird, 1000);
+    let policy = config.policy.to_builder().domain_cap(200);
+    config.policy = policy.querier(1000.0).global(1000.0).build().unwrap();
+    let mut agent = open(&path, &config);
+    let at = 100 * DAY;
+    // One user action on two hundred sites, seen by everybody.
+    let sites: Vec<String> = (0..200).map(|n| format!("news-{n}.example")).collect();
+    let options = ImpressionOptions::new(1);
+    let calls = sites.iter().map(|site| (by(site, 1, at), &options));
+    assert!(
+        agent
+            .save_impressions(calls)
+            .unwrap()
+            .iter()
+            .all(Result::is_ok)
+    );
+    // A conversion that many share, each of its own site.
+    let conversion = ConversionOptions {
+        epsilon: 0.01,
+        ..ConversionOptions::new(SERVICE, 5)
+    };
+    let sharers: Vec<&str> = sites.iter().take(60).map(String::as_str).collect();
+    let call = by("shop.example", 2, at + 1);
+    let shared = agent
+        .attribute_shared(&call, &conversion, &sharers)
+        .unwrap();
+    for sharer in &sharers {
+        let call = bigbird_attribution::Call {
+            intermediary: Some(sharer),
+            ..call
+        };
+        let options = ConversionOptions {
+            impression_sites: vec![(*sharer).to_owned()],
+            match_values: (0..10).collect(),
+            ..conversion.clone()
+        };
+        let _ = agent.share(shared, &call, &options).unwrap();
+    }
+    drop(agent);
+    assert_eq!(check(&path).unwrap().objects, 1);
+    let mut agent = open(&path, &config);
+    let tx = agent.storage_mut().begin().unwrap();
+    assert_eq!(
+        tx.object(shared.0).unwrap().unwrap().parts().taken.len(),
+        60
+    );
+    drop(tx);
+    let call = by("shop.example", 1, at + 2);
+    let answer = agent.measure_conversion(&call, &conversion).unwrap();
+    // The action has been on two hundred sites already.
+    assert!(answer.decision.first_cause().is_some());
+}
+
+/// Some write and close, some write and erase, one looks, all at once: the store is in order
+/// whenever it is looked at, and in the end all of it is in the file.
+#[test]
+fn many_at_once_never_make_a_store_look_damaged() {
+    let folder = Folder::new();
+    let path = folder.file("store");
+    let config = config(Profile::BigBird, 1000);
+    drop(open(&path, &config));
+    std::thread::scope(|scope| {
+        for worker in 0..4_u64 {
+            let (path, config) = (&path, &config);
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let mut agent = open(path, config);
+                    for number in 0..5 {
+                        let action = 10_000 * worker + 100 * round + number;
+                        let at = 100 * DAY + i64::try_from(action).unwrap();
+                        let site = format!("news-{}.example", action % 7);
+                        let options = ImpressionOptions::new(1);
+                        agent
+                            .save_impression(&by(&site, action, at), &options)
+                            .unwrap();
+                        if worker == 0 {
+                            agent.clear_impressions_for_site(&site).unwrap();
+                        }
+                    }
+                    agent.into_storage().close().unwrap();
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..60 {
+                check(&path).unwrap();
+            }
+        });
+    });
+    drop(open(&path, &config));
+    check(&path).unwrap();
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+}
+
+/// The mark that there is a log reaches the file also if somebody is in the way at first.
+#[test]
+fn a_log_is_missed_whoever_was_in_the_way() {
+    let folder = Folder::new();
+    let path = folder.file("store");
+    let config = config(Profile::BigBird, 1000);
+    drop(open(&path, &config));
+    // Somebody reads the store as it was.
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
+    let reader = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, c"bigbird").unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM device").unwrap();
+    let done = std::thread::spawn({
+        let (path, config) = (path.clone(), config.clone());
+        move || {
+            let mut agent = open(&path, &config);
+            let options = ImpressionOptions::new(1);
+            agent
+                .save_impression(&by("news.example", 1, 100 * DAY), &options)
+                .unwrap();
+            // As if it were killed: nothing is closed.
+            let copy = path.with_file_name("copy");
+            fs::copy(&path, &copy).unwrap();
+            copy
+        }
+    });
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    reader.execute_batch("COMMIT").unwrap();
+    let copy = done.join().unwrap();
+    let error = check(&copy).unwrap_err();
+    assert!(error.to_string().ends_with("log is missing"), "{error}");
+}
