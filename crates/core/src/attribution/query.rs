@@ -136,6 +136,15 @@ impl AttributionQuery {
         Ok(())
     }
 
+    /// Asks about the impressions of other sites. For simulations: nothing is allocated once there
+    /// was room for as many.
+    pub fn set_impression_sites(&mut self, sites: impl IntoIterator<Item = SiteId>) {
+        self.impression_sites.clear();
+        self.impression_sites.extend(sites);
+        self.impression_sites.sort_unstable();
+        self.impression_sites.dedup();
+    }
+
     /// The same question with another epsilon: what would that have cost?
     #[must_use]
     pub fn with_epsilon(&self, epsilon: Epsilon) -> Self {

@@ -1,0 +1,146 @@
+//! Metrics: how wrong the sums of reports are, and why.
+
+use crate::replay::{Blocked, Given};
+use crate::workload::{BUCKETS, Querier};
+
+/// The sum of a batch of reports of one querier.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// The querier's number among conversion sites.
+    pub conversion_site: u32,
+    /// What each report costs.
+    pub epsilon: f64,
+    /// The scale of the noise on each bucket.
+    pub noise_scale: f64,
+    /// How many reports.
+    pub size: usize,
+    /// The sum if nothing were blocked.
+    pub full: [u32; BUCKETS],
+    /// The sum.
+    pub kept: [u32; BUCKETS],
+    /// RMSRE_τ: the root of the mean over buckets of the squared error, relative to the bucket.
+    pub rmsre: f64,
+    /// What it would be by noise alone, and by what was blocked alone.
+    pub parts: Parts,
+    /// Reports of which something was blocked, by cause.
+    pub blocked: [u32; Blocked::ALL.len()],
+}
+
+/// Where an error comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parts {
+    /// The error if nothing were blocked.
+    pub noise: f64,
+    /// The error without noise.
+    pub bias: f64,
+}
+
+/// The complete batches of all queriers, from what reports would give without any limit and what
+/// they gave. `consistent` noise has twice the scale: what the accounting assumes.
+pub fn batches(
+    queriers: &[Querier],
+    full: &[Given],
+    kept: &[Given],
+    noise: Noise,
+    tau: f64,
+) -> Vec<Batch> {
+    let mut batches = Vec::new();
+    for querier in queriers {
+        for reports in querier.reports.chunks_exact(querier.batch) {
+            batches.push(batch(querier, reports, full, kept, noise, tau));
+        }
+    }
+    batches
+}
+
+/// How much noise is added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Noise {
+    /// Of scale 1/ε, as in the paper's figures.
+    #[default]
+    Paper,
+    /// Of scale 2/ε, which is what its accounting assumes.
+    Consistent,
+}
+
+fn batch(
+    querier: &Querier,
+    reports: &[u32],
+    full: &[Given],
+    kept: &[Given],
+    noise: Noise,
+    tau: f64,
+) -> Batch {
+    let sum = |given: &[Given]| {
+        let mut sum = [0; BUCKETS];
+        for &at in reports {
+            if let Some(bucket) = given[at as usize].bucket() {
+                sum[bucket] += 1;
+            }
+        }
+        sum
+    };
+    let (full, kept_sum) = (sum(full), sum(kept));
+    let mut blocked = [0; Blocked::ALL.len()];
+    for &at in reports {
+        if let Some(cause) = kept[at as usize].blocked() {
+            blocked[cause as usize] += 1;
+        }
+    }
+    let scale = match noise {
+        Noise::Paper => querier.noise_scale,
+        Noise::Consistent => 2.0 * querier.noise_scale,
+    };
+    let error = |variance: f64, biased: bool| {
+        #[expect(clippy::cast_precision_loss, reason = "counts of reports")]
+        let floor = tau * reports.len() as f64;
+        let squares: f64 = full
+            .iter()
+            .zip(kept_sum)
+            .map(|(&full, kept)| {
+                let bias = if biased {
+                    f64::from(kept) - f64::from(full)
+                } else {
+                    0.0
+                };
+                (variance + bias * bias) / f64::from(full).max(floor).powi(2)
+            })
+            .sum();
+        #[expect(clippy::cast_precision_loss, reason = "five")]
+        let mean = squares / BUCKETS as f64;
+        mean.sqrt()
+    };
+    let variance = 2.0 * scale * scale;
+    Batch {
+        conversion_site: querier.site,
+        epsilon: querier.epsilon(),
+        noise_scale: scale,
+        size: reports.len(),
+        rmsre: error(variance, true),
+        parts: Parts {
+            noise: error(variance, false),
+            bias: error(0.0, true),
+        },
+        full,
+        kept: kept_sum,
+        blocked,
+    }
+}
+
+/// A percentile of errors, between the two nearest ranks if it falls between them: the median of an
+/// even number is the mean of the two in the middle.
+pub fn percentile(errors: impl IntoIterator<Item = f64>, percent: f64) -> Option<f64> {
+    let mut errors: Vec<f64> = errors.into_iter().collect();
+    errors.sort_by(f64::total_cmp);
+    let last = errors.len().checked_sub(1)?;
+    #[expect(clippy::cast_precision_loss, reason = "a rank is a small number")]
+    let rank = (percent / 100.0).clamp(0.0, 1.0) * last as f64;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rank is between 0 and the number of errors"
+    )]
+    let (below, above) = (rank.floor() as usize, rank.ceil() as usize);
+    let share = rank - rank.floor();
+    Some(errors[below] * (1.0 - share) + errors[above] * share)
+}

@@ -1,0 +1,124 @@
+//! A synthetic population: the same for any number of threads, and shaped like the paper's data.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use bigbird::{Policy, Profile};
+use bigbird_lab::attack::Strength;
+use bigbird_lab::metrics::Noise;
+use bigbird_lab::replay::Blocked;
+use bigbird_lab::simulate::{Assault, AttackerKind, Laboratory, Outcome};
+use bigbird_lab::synthetic::{Population, Preset};
+use bigbird_lab::workload::{Kind, QuerierOptions, Workload};
+
+fn workload() -> Workload {
+    Population {
+        preset: Preset::Published,
+        scale: 0.05,
+        seed: 1,
+    }
+    .generate()
+}
+
+fn assault(kind: AttackerKind, cap: Option<u32>) -> Assault {
+    let strength = Strength {
+        conversion_sites: 1,
+        ..Strength::of_paper(cap)
+    };
+    Assault {
+        kind,
+        strength,
+        seed: 1,
+    }
+}
+
+#[test]
+fn devices_do_what_the_papers_do() {
+    let workload = workload();
+    let of = |kind: fn(Kind) -> bool| -> Vec<usize> {
+        (0..workload.devices())
+            .map(|device| {
+                workload
+                    .range(device)
+                    .filter(|at| kind(workload.event(*at).kind))
+                    .count()
+            })
+            .collect()
+    };
+    let impressions = of(|kind| kind != Kind::Conversion);
+    let conversions = of(|kind| kind == Kind::Conversion);
+    #[expect(clippy::cast_precision_loss, reason = "counts of devices")]
+    let mean = |counts: &[usize]| counts.iter().sum::<usize>() as f64 / counts.len() as f64;
+    assert!((mean(&impressions) / 3.29 - 1.0).abs() < 0.02);
+    assert!((mean(&conversions) / 4.0 - 1.0).abs() < 0.02);
+    let median = |counts: Vec<usize>| {
+        let mut counts = counts;
+        counts.sort_unstable();
+        counts[counts.len() / 2]
+    };
+    assert_eq!(median(impressions), 2);
+    let converting: Vec<usize> = conversions.into_iter().filter(|count| *count > 0).collect();
+    assert_eq!(median(converting), 4);
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let workload = workload();
+    let run = |threads| -> Outcome {
+        let laboratory = Laboratory::new(&workload, QuerierOptions::default(), threads).unwrap();
+        let assault = assault(AttackerKind::Random, Some(2));
+        laboratory.run(&Profile::BigBird.policy(), Some(&assault), Noise::Paper)
+    };
+    let one = run(1);
+    assert!(!one.batches.is_empty());
+    assert_eq!(one, run(2));
+    assert_eq!(one, run(5));
+}
+
+/// The shape of the paper's results.
+#[test]
+fn quotas_keep_attackers_from_draining_the_global_budget() {
+    let workload = workload();
+    let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 2).unwrap();
+    let quota = |epsilon: f64| {
+        let policy = Profile::BigBird.policy().to_builder();
+        policy.impression_site(epsilon).build().unwrap()
+    };
+    let median = |policy: &Policy, assault: Option<&Assault>| {
+        let outcome = laboratory.run(policy, assault, Noise::Paper);
+        (outcome.error(50.0).unwrap(), outcome)
+    };
+    let (alone, _) = median(&Profile::CookieMonster.policy(), None);
+    let (with_quota, _) = median(&quota(2.0), None);
+    assert!(
+        (with_quota / alone - 1.0).abs() < 0.02,
+        "{with_quota} and {alone}"
+    );
+    let (too_small, _) = median(&quota(0.5), None);
+    assert!(too_small > 2.0 * alone, "{too_small} and {alone}");
+
+    let random = assault(AttackerKind::Random, Some(2));
+    let no_cap = assault(AttackerKind::Random, None);
+    let (drained, outcome) = median(&Profile::GlobalOnly.policy(), Some(&no_cap));
+    assert!(drained > 5.0 * alone, "{drained} and {alone}");
+    assert!(outcome.blocked_share(Blocked::Global).unwrap() > 0.3);
+    let (held, _) = median(&quota(2.0), Some(&random));
+    assert!(held < 1.3 * alone, "{held} and {alone}");
+    let (loose, outcome) = median(&quota(5.0), Some(&random));
+    assert!(loose > 1.3 * held, "{loose} and {held}");
+    let most = Blocked::ALL
+        .into_iter()
+        .max_by_key(|cause| outcome.blocked()[*cause as usize]);
+    assert_eq!(most, Some(Blocked::Global));
+
+    let omniscient = assault(AttackerKind::Omniscient, Some(2));
+    let (worse, _) = median(&quota(2.0), Some(&omniscient));
+    assert!(worse > 2.0 * held, "{worse} and {held}");
+    let one = Profile::BigBird
+        .policy()
+        .to_builder()
+        .domain_cap(1)
+        .build()
+        .unwrap();
+    let omniscient = assault(AttackerKind::Omniscient, Some(1));
+    let (capped, _) = median(&one, Some(&omniscient));
+    assert!(capped < 0.6 * worse, "{capped} and {worse}");
+}
