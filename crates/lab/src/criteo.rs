@@ -39,8 +39,7 @@ const BUCKETS: [i64; 4] = [1_158_003_214, 1_668_101_868, 3_880_384_520, 7_687_15
 /// # Errors
 /// If a file is missing, no Parquet, or lacks a column; the error names it.
 pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
-    let mut devices: HashMap<i64, Vec<Event>> = HashMap::new();
-    let mut order = Vec::new();
+    let mut devices = Devices::default();
     let mut conversion_sites = Numbers::default();
     let mut impression_sites = Numbers::default();
     let impressions = folder.join("20last_impressions.pqt");
@@ -70,11 +69,7 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
                 },
                 row,
             };
-            let device = devices.entry(user).or_insert_with(|| {
-                order.push(user);
-                Vec::new()
-            });
-            device.push(event);
+            devices.push(user, event);
             Ok(())
         },
     )?;
@@ -91,19 +86,13 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
                 kind: Kind::Conversion,
                 row,
             };
-            let device = devices.entry(user).or_insert_with(|| {
-                order.push(user);
-                Vec::new()
-            });
-            device.push(event);
+            devices.push(user, event);
             Ok(())
         },
     )?;
     let mut workload = Workload::default();
-    for user in order {
-        if let Some(mut events) = devices.remove(&user) {
-            workload.push_device(&mut events);
-        }
+    for events in &mut devices.events {
+        workload.push_device(events);
     }
     workload.conversion_site_names = conversion_sites.names;
     workload.impression_site_names = impression_sites.names;
@@ -112,6 +101,23 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
 
 fn natural<T: TryFrom<i64>>(value: i64, column: &str) -> Result<T, String> {
     T::try_from(value).map_err(|_| format!("{column} is {value}, which is out of range"))
+}
+
+/// The events of each device, in the order in which devices first appear.
+#[derive(Debug, Default)]
+struct Devices {
+    known: HashMap<i64, usize>,
+    events: Vec<Vec<Event>>,
+}
+
+impl Devices {
+    fn push(&mut self, user: i64, event: Event) {
+        let device = *self.known.entry(user).or_insert_with(|| {
+            self.events.push(Vec::new());
+            self.events.len() - 1
+        });
+        self.events[device].push(event);
+    }
 }
 
 /// Numbers names as they come.

@@ -1,0 +1,97 @@
+//! What a run costs: `cargo bench -p bigbird-lab`. One thread, so that seconds are of one core; the
+//! rows take turns, and the median is printed.
+#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::cast_precision_loss, reason = "counts of events")]
+
+use std::time::Instant;
+
+use bigbird::{Policy, Profile};
+use bigbird_lab::attack::Strength;
+use bigbird_lab::metrics::Noise;
+use bigbird_lab::simulate::{Assault, AttackerKind, Laboratory};
+use bigbird_lab::synthetic::{Population, Preset};
+use bigbird_lab::workload::QuerierOptions;
+
+fn main() {
+    let begin = Instant::now();
+    let population = Population {
+        preset: Preset::Published,
+        scale: 0.1,
+        seed: 1,
+    };
+    let workload = population.generate();
+    let millions = workload.len() as f64 / 1e6;
+    println!(
+        "{:<52} {:>8.2} s",
+        format!("generating {millions:.2} million actions"),
+        begin.elapsed().as_secs_f64()
+    );
+    let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 1).unwrap();
+    let no_quotas = Profile::GlobalOnly.policy();
+    let rows: [(&str, Policy, Option<AttackerKind>, &str); 4] = [
+        (
+            "no attack",
+            Profile::BigBird.policy(),
+            None,
+            "(at most 0.3 s)",
+        ),
+        (
+            "random attacker, cap 2",
+            Profile::BigBird.policy(),
+            Some(AttackerKind::Random),
+            "(at most 1.0 s)",
+        ),
+        (
+            "omniscient attacker, cap 2",
+            Profile::BigBird.policy(),
+            Some(AttackerKind::Omniscient),
+            "",
+        ),
+        (
+            "random attacker, no cap",
+            no_quotas,
+            Some(AttackerKind::Random),
+            "(at most 4 s)",
+        ),
+    ];
+    let mut times = rows.each_ref().map(|_| Vec::new());
+    for _ in 0..3 {
+        for ((_, policy, kind, _), times) in rows.iter().zip(&mut times) {
+            let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
+            let assault = kind.map(|kind| Assault {
+                kind,
+                strength: Strength {
+                    conversion_sites: 1,
+                    ..Strength::of_paper(cap)
+                },
+                seed: 1,
+            });
+            let begin = Instant::now();
+            let outcome = laboratory.run(policy, assault.as_ref(), Noise::Paper);
+            assert!(!outcome.batches.is_empty());
+            times.push(begin.elapsed().as_secs_f64() / millions);
+        }
+    }
+    println!(
+        "\n{:<52} {:>10}",
+        "one run over a million actions", "seconds"
+    );
+    for ((name, _, _, limit), mut times) in rows.into_iter().zip(times) {
+        times.sort_by(f64::total_cmp);
+        println!("{name:<52} {:>8.2} s  {limit}", times[1]);
+    }
+    if let Some(peak) = peak_memory() {
+        println!(
+            "\n{:<52} {peak:>8.0} MB (at most 150 MB)",
+            "most memory of all of it"
+        );
+    }
+}
+
+/// What the system says this process has used at most.
+fn peak_memory() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes / 1000.0)
+}
