@@ -600,7 +600,10 @@ impl SqliteTransaction<'_> {
             Ok(held)
         };
         let held = held?;
+        // They are stored again at once: nothing is forgotten that the files should not have.
+        let erased = self.erased;
         self.remove_of(None)?;
+        self.erased = erased;
         for stored in held {
             self.write_impression(epoch_of(stored.timestamp), &stored.impression())?;
         }
