@@ -9,7 +9,7 @@ use bigbird_lab::attack::Strength;
 use bigbird_lab::criteo;
 use bigbird_lab::metrics::{Batch, Noise};
 use bigbird_lab::replay::Blocked;
-use bigbird_lab::simulate::{Assault, AttackerKind, Laboratory, Outcome};
+use bigbird_lab::simulate::{AttackerKind, Laboratory, Outcome};
 use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::workload::{Querier, QuerierOptions, Workload};
 use clap::ValueEnum;
@@ -158,7 +158,7 @@ impl FromStr for Limit {
 struct Run {
     profile: Profile,
     policy: Policy,
-    assault: Option<Assault>,
+    attack: Option<(AttackerKind, Strength)>,
 }
 
 pub(crate) fn run(args: &Args) -> Finished {
@@ -195,7 +195,12 @@ pub(crate) fn run(args: &Args) -> Finished {
     };
     let outcomes: Vec<Outcome> = runs
         .iter()
-        .map(|run| laboratory.run(&run.policy, run.assault.as_ref(), noise))
+        .map(|run| {
+            let attack = run
+                .attack
+                .map(|(kind, strength)| kind.attack(strength, args.seed));
+            laboratory.run(&run.policy, attack, noise)
+        })
         .collect();
     let text = if args.json {
         let runs = runs.iter().zip(&outcomes);
@@ -231,12 +236,12 @@ impl Args {
         for &profile in &self.profile {
             for policy in self.policies(profile)? {
                 for &attacker in &self.attacker {
-                    for assault in self.assaults(attacker, &policy) {
+                    for attack in self.attacks(attacker, &policy) {
                         let policy = policy.clone();
                         let run = Run {
                             profile,
                             policy,
-                            assault,
+                            attack,
                         };
                         if !runs.contains(&run) {
                             runs.push(run);
@@ -291,7 +296,11 @@ impl Args {
         Ok(policies)
     }
 
-    fn assaults(&self, attacker: AttackerName, policy: &Policy) -> Vec<Option<Assault>> {
+    fn attacks(
+        &self,
+        attacker: AttackerName,
+        policy: &Policy,
+    ) -> Vec<Option<(AttackerKind, Strength)>> {
         let kind = match attacker {
             AttackerName::None => return vec![None],
             AttackerName::Random => AttackerKind::Random,
@@ -308,7 +317,7 @@ impl Args {
             Some(_) => 10,
             None => (10.0 * self.scale).round().max(1.0) as u32,
         };
-        let mut assaults = Vec::new();
+        let mut attacks = Vec::new();
         for &sybils in &self.sybils {
             for &first_rank in &self.rank_start {
                 let strength = Strength {
@@ -318,14 +327,10 @@ impl Args {
                     conversion_sites: self.owned_sites.unwrap_or(of_ten),
                     ..Strength::of_paper(cap)
                 };
-                assaults.push(Some(Assault {
-                    kind,
-                    strength,
-                    seed: self.seed,
-                }));
+                attacks.push(Some((kind, strength)));
             }
         }
-        assaults
+        attacks
     }
 }
 
@@ -346,8 +351,8 @@ fn whole(number: f64) -> Result<u32, Failed> {
 }
 
 fn attacker(run: &Run) -> &'static str {
-    run.assault
-        .map_or("none", |assault| assault.kind.attacker().name())
+    run.attack
+        .map_or("none", |(kind, _)| kind.attacker().name())
 }
 
 fn epsilons(policy: &Policy, kind: FilterKind) -> Option<f64> {
@@ -359,7 +364,7 @@ fn epsilons(policy: &Policy, kind: FilterKind) -> Option<f64> {
 }
 
 fn run_json(run: &Run, outcome: &Outcome, workload: &Workload) -> Value {
-    let strength = run.assault.map(|assault| assault.strength);
+    let strength = run.attack.map(|(_, strength)| strength);
     let batches: Vec<Value> = outcome
         .batches
         .iter()
@@ -439,7 +444,7 @@ fn tell(
         let limit =
             |kind| epsilons(&run.policy, kind).map_or("–".to_owned(), |it| it.to_string());
         let number = |number: Option<u32>| number.map_or("–".to_owned(), |it| it.to_string());
-        let strength = run.assault.map(|assault| assault.strength);
+        let strength = run.attack.map(|(_, strength)| strength);
         [
             ("querier budget", limit(FilterKind::Querier)),
             ("global budget", limit(FilterKind::Global)),

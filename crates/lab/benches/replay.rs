@@ -8,7 +8,7 @@ use std::time::Instant;
 use bigbird::{Policy, Profile};
 use bigbird_lab::attack::Strength;
 use bigbird_lab::metrics::Noise;
-use bigbird_lab::simulate::{Assault, AttackerKind, Laboratory};
+use bigbird_lab::simulate::{AttackerKind, Laboratory};
 use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::workload::QuerierOptions;
 
@@ -58,16 +58,13 @@ fn main() {
     for _ in 0..3 {
         for ((_, policy, kind, _), times) in rows.iter().zip(&mut times) {
             let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
-            let assault = kind.map(|kind| Assault {
-                kind,
-                strength: Strength {
-                    conversion_sites: 1,
-                    ..Strength::of_paper(cap)
-                },
-                seed: 1,
-            });
+            let strength = Strength {
+                conversion_sites: 1,
+                ..Strength::of_paper(cap)
+            };
+            let attack = kind.map(|kind| kind.attack(strength, 1));
             let begin = Instant::now();
-            let outcome = laboratory.run(policy, assault.as_ref(), Noise::Paper);
+            let outcome = laboratory.run(policy, attack, Noise::Paper);
             assert!(!outcome.batches.is_empty());
             times.push(begin.elapsed().as_secs_f64() / millions);
         }

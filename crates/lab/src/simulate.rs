@@ -58,18 +58,14 @@ impl<'w> Laboratory<'w> {
     }
 
     /// Replays the workload once.
-    pub fn run(&self, policy: &Policy, attack: Option<&Assault>, noise: Noise) -> Outcome {
+    pub fn run(&self, policy: &Policy, attack: Option<Attack<'_>>, noise: Noise) -> Outcome {
         let kept = Replay {
             workload: self.workload,
             queriers: &self.queriers,
             policy,
             lookback_epochs: LOOKBACK_EPOCHS,
             threads: self.threads,
-            attack: attack.map(|assault| Attack {
-                attacker: assault.kind.attacker(),
-                strength: assault.strength,
-                seed: assault.seed,
-            }),
+            attack,
         }
         .run();
         let tau = self.options.tau;
@@ -119,17 +115,6 @@ impl Outcome {
     }
 }
 
-/// An attack in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Assault {
-    /// Who attacks.
-    pub kind: AttackerKind,
-    /// How strong it is.
-    pub strength: Strength,
-    /// What its random choices follow from.
-    pub seed: u64,
-}
-
 /// The attackers that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttackerKind {
@@ -149,6 +134,15 @@ impl AttackerKind {
         match self {
             Self::Random => &RANDOM,
             Self::Omniscient => &Omniscient,
+        }
+    }
+
+    /// Its attack, of a strength, with the random choices that follow from a seed.
+    pub fn attack(self, strength: Strength, seed: u64) -> Attack<'static> {
+        Attack {
+            attacker: self.attacker(),
+            strength,
+            seed,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Workloads: what the devices of a population do, in columns.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// How many buckets a report has: the paper's evaluation has five.
 pub const BUCKETS: usize = 5;
@@ -58,19 +58,7 @@ pub struct Workload {
 const CONVERSION: u32 = u32::MAX;
 
 impl Workload {
-    /// A workload of devices, whose events may come in any order.
-    pub fn from_devices(devices: impl IntoIterator<Item = Vec<Event>>) -> Self {
-        let mut workload = Self {
-            begins: vec![0],
-            ..Self::default()
-        };
-        for mut events in devices {
-            workload.push_device(&mut events);
-        }
-        workload
-    }
-
-    /// Adds a device.
+    /// Adds a device, whose events may come in any order.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "fewer than four billion events"
@@ -140,14 +128,14 @@ impl Workload {
     pub fn queriers(&self, options: &QuerierOptions) -> Vec<Querier> {
         let sites = self.conversion_site_names.len();
         let mut reports: Vec<Vec<u32>> = vec![Vec::new(); sites];
-        let mut days: Vec<BTreeMap<u16, ()>> = vec![BTreeMap::new(); sites];
+        let mut days: Vec<BTreeSet<u16>> = vec![BTreeSet::new(); sites];
         let mut buckets = vec![[0_u64; BUCKETS]; sites];
         for at in 0..self.len() {
             let site = self.conversion_sites[at] as usize;
             match self.kind(at) {
                 Kind::Conversion => {
                     reports[site].push(u32::try_from(at).unwrap_or(u32::MAX));
-                    days[site].insert(self.epochs[at], ());
+                    days[site].insert(self.epochs[at]);
                 }
                 Kind::Impression { bucket, .. } => buckets[site][usize::from(bucket)] += 1,
             }

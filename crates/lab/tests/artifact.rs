@@ -9,7 +9,7 @@ use bigbird::{FilterKind, Policy, Profile};
 use bigbird_lab::attack::Strength;
 use bigbird_lab::criteo::read_prepared;
 use bigbird_lab::metrics::{Batch, Noise};
-use bigbird_lab::simulate::{Assault, AttackerKind, Laboratory};
+use bigbird_lab::simulate::{AttackerKind, Laboratory};
 use bigbird_lab::workload::QuerierOptions;
 use serde_json::Value;
 
@@ -94,12 +94,9 @@ fn the_laboratory_agrees_with_the_papers_artifact() {
             "omniscient" => Some(AttackerKind::Omniscient),
             _ => None,
         };
-        let assault = kind.map(|kind| Assault {
-            kind,
-            strength: Strength::of_paper(policy.domain_cap().map(std::num::NonZeroU32::get)),
-            seed: 1,
-        });
-        let outcome = laboratory.run(&policy, assault.as_ref(), Noise::Paper);
+        let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
+        let attack = kind.map(|kind| kind.attack(Strength::of_paper(cap), 1));
+        let outcome = laboratory.run(&policy, attack, Noise::Paper);
         let (median, expected) = (
             outcome.error(50.0).unwrap(),
             run["median"].as_f64().unwrap(),
@@ -108,7 +105,7 @@ fn the_laboratory_agrees_with_the_papers_artifact() {
         if kind.is_some() {
             assert!(
                 apart < 0.05,
-                "{median}, not {expected}: {policy:?} {assault:?}"
+                "{median}, not {expected}: {policy:?} {attack:?}"
             );
             continue;
         }

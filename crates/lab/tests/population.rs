@@ -4,8 +4,8 @@
 use bigbird::{Policy, Profile};
 use bigbird_lab::attack::Strength;
 use bigbird_lab::metrics::Noise;
-use bigbird_lab::replay::Blocked;
-use bigbird_lab::simulate::{Assault, AttackerKind, Laboratory, Outcome};
+use bigbird_lab::replay::{Attack, Blocked};
+use bigbird_lab::simulate::{AttackerKind, Laboratory, Outcome};
 use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::workload::{Kind, QuerierOptions, Workload};
 
@@ -18,16 +18,12 @@ fn workload() -> Workload {
     .generate()
 }
 
-fn assault(kind: AttackerKind, cap: Option<u32>) -> Assault {
+fn attack(kind: AttackerKind, cap: Option<u32>) -> Attack<'static> {
     let strength = Strength {
         conversion_sites: 1,
         ..Strength::of_paper(cap)
     };
-    Assault {
-        kind,
-        strength,
-        seed: 1,
-    }
+    kind.attack(strength, 1)
 }
 
 #[test]
@@ -64,8 +60,8 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let workload = workload();
     let run = |threads| -> Outcome {
         let laboratory = Laboratory::new(&workload, QuerierOptions::default(), threads).unwrap();
-        let assault = assault(AttackerKind::Random, Some(2));
-        laboratory.run(&Profile::BigBird.policy(), Some(&assault), Noise::Paper)
+        let attack = attack(AttackerKind::Random, Some(2));
+        laboratory.run(&Profile::BigBird.policy(), Some(attack), Noise::Paper)
     };
     let one = run(1);
     assert!(!one.batches.is_empty());
@@ -82,8 +78,8 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
         let policy = Profile::BigBird.policy().to_builder();
         policy.impression_site(epsilon).build().unwrap()
     };
-    let median = |policy: &Policy, assault: Option<&Assault>| {
-        let outcome = laboratory.run(policy, assault, Noise::Paper);
+    let median = |policy: &Policy, attack: Option<Attack<'_>>| {
+        let outcome = laboratory.run(policy, attack, Noise::Paper);
         (outcome.error(50.0).unwrap(), outcome)
     };
     let (alone, _) = median(&Profile::CookieMonster.policy(), None);
@@ -95,22 +91,22 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
     let (too_small, _) = median(&quota(0.5), None);
     assert!(too_small > 2.0 * alone, "{too_small} and {alone}");
 
-    let random = assault(AttackerKind::Random, Some(2));
-    let no_cap = assault(AttackerKind::Random, None);
-    let (drained, outcome) = median(&Profile::GlobalOnly.policy(), Some(&no_cap));
+    let random = attack(AttackerKind::Random, Some(2));
+    let no_cap = attack(AttackerKind::Random, None);
+    let (drained, outcome) = median(&Profile::GlobalOnly.policy(), Some(no_cap));
     assert!(drained > 5.0 * alone, "{drained} and {alone}");
     assert!(outcome.blocked_share(Blocked::Global).unwrap() > 0.3);
-    let (held, _) = median(&quota(2.0), Some(&random));
+    let (held, _) = median(&quota(2.0), Some(random));
     assert!(held < 1.3 * alone, "{held} and {alone}");
-    let (loose, outcome) = median(&quota(5.0), Some(&random));
+    let (loose, outcome) = median(&quota(5.0), Some(random));
     assert!(loose > 1.3 * held, "{loose} and {held}");
     let most = Blocked::ALL
         .into_iter()
         .max_by_key(|cause| outcome.blocked()[*cause as usize]);
     assert_eq!(most, Some(Blocked::Global));
 
-    let omniscient = assault(AttackerKind::Omniscient, Some(2));
-    let (worse, _) = median(&quota(2.0), Some(&omniscient));
+    let omniscient = attack(AttackerKind::Omniscient, Some(2));
+    let (worse, _) = median(&quota(2.0), Some(omniscient));
     assert!(worse > 2.0 * held, "{worse} and {held}");
     let one = Profile::BigBird
         .policy()
@@ -118,7 +114,7 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
         .domain_cap(1)
         .build()
         .unwrap();
-    let omniscient = assault(AttackerKind::Omniscient, Some(1));
-    let (capped, _) = median(&one, Some(&omniscient));
+    let omniscient = attack(AttackerKind::Omniscient, Some(1));
+    let (capped, _) = median(&one, Some(omniscient));
     assert!(capped < 0.6 * worse, "{capped} and {worse}");
 }

@@ -175,6 +175,15 @@ pub(crate) fn scan(
     connection: &Connection,
     mut each: impl FnMut(EpochIndex, u32, Impression<'_>) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
+    scan_stored(connection, |epoch, seq, stored| {
+        each(epoch, seq, stored.impression())
+    })
+}
+
+fn scan_stored(
+    connection: &Connection,
+    mut each: impl FnMut(EpochIndex, u32, Stored) -> Result<(), Problem>,
+) -> Result<(), Problem> {
     let mut statement = connection.prepare_cached(concat!(
         "SELECT ",
         columns!(),
@@ -183,7 +192,7 @@ pub(crate) fn scan(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (epoch, seq, stored) = Stored::read(row)?;
-        each(epoch, seq, stored.impression())?;
+        each(epoch, seq, stored)?;
     }
     Ok(())
 }
@@ -249,9 +258,7 @@ impl Way {
     /// Every way to find what a request asks for.
     fn all(query: &AttributionQuery) -> Vec<Self> {
         fn keys<T: Copy + Into<i64>>(values: impl IntoIterator<Item = T>) -> Vec<(i64, i64)> {
-            let mut keys: Vec<_> = values.into_iter().map(|value| (0, value.into())).collect();
-            keys.dedup();
-            keys
+            values.into_iter().map(|value| (0, value.into())).collect()
         }
         let ids = |sites: &[SiteId]| keys(sites.iter().map(|site| site.0));
         let anyone = (Reach::Anyone as i64, 0);
@@ -585,21 +592,11 @@ impl SqliteTransaction<'_> {
         &mut self,
         epoch_of: impl Fn(Timestamp) -> EpochIndex,
     ) -> Result<(), Problem> {
-        let held: Result<Vec<Stored>, Problem> = {
-            let connection = self.connection();
-            let mut statement = connection.prepare_cached(concat!(
-                "SELECT ",
-                columns!(),
-                " FROM impression i ORDER BY epoch, seq"
-            ))?;
-            let mut rows = statement.query([])?;
-            let mut held = Vec::new();
-            while let Some(row) = rows.next()? {
-                held.push(Stored::read(row)?.2);
-            }
-            Ok(held)
-        };
-        let held = held?;
+        let mut held = Vec::new();
+        scan_stored(self.connection(), |_, _, stored| {
+            held.push(stored);
+            Ok(())
+        })?;
         // They are stored again at once: nothing is forgotten that the files should not have.
         let erased = self.erased;
         self.remove_of(None)?;

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use bigbird::{EpochIndex, Timestamp};
 use bigbird_attribution::State;
-use rusqlite::OpenFlags;
-use rusqlite::config::DbConfig;
 
 use crate::device::Device;
 use crate::error::{Problem, StoreError};
@@ -127,11 +125,9 @@ fn kept_by(path: &Path) -> Option<PathBuf> {
 
 /// What the old store still tells: the row about the device, if it is intact, and earlier resets.
 fn remember(path: &Path) -> Option<(Device, Vec<(i64, String)>)> {
-    let connection = store::connect(path, OpenFlags::empty()).ok()?;
+    let connection = store::connect(path).ok()?;
     // It is to be kept as it is.
-    connection
-        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        .ok()?;
+    store::keep_log(&connection, true).ok()?;
     let device = Device::load(&connection).ok()?;
     let resets = (|| {
         let mut statement = connection
@@ -204,7 +200,7 @@ pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreE
 
 /// Notes in a copy that it needs no log.
 fn finish_copy(path: &Path) -> Result<(), Problem> {
-    let connection = store::connect(path, OpenFlags::empty())?;
+    let connection = store::connect(path)?;
     store::set_up(&connection)?;
     let device = Device {
         closed_cleanly: true,

@@ -112,7 +112,7 @@ impl SqliteStore {
             return Err(Damage::Empty.into());
         }
         let log = log::inspect(path)?;
-        let connection = connect(path, OpenFlags::empty())?;
+        let connection = connect(path)?;
         // Before anything is read: else SQLite removes the log when this connection is closed and
         // no other is open, whatever went wrong.
         keep_log(&connection, true)?;
@@ -312,8 +312,9 @@ impl SqliteStore {
         }
     }
 
-    fn release_lock(&self) {
-        // If it fails, closing the connection does it.
+    /// Ends a transaction as if it had never begun.
+    pub(crate) fn release_lock(&self) {
+        // After some errors SQLite has done it already; after others, closing does it.
         let _ = self.connection.execute_batch("ROLLBACK");
     }
 
@@ -350,7 +351,7 @@ impl SqliteStore {
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        // If it fails, the log stays, and nothing is lost. After `close`, there is nothing to do.
+        // If it fails, the log stays, and nothing is lost. After `close` it changes nothing more.
         let _ = self.shut();
     }
 }
@@ -383,7 +384,7 @@ pub(crate) fn create(path: &Path, device: Device, resets: &[(i64, String)]) -> R
 
 /// Writes a new store into an empty file.
 pub(crate) fn build(path: &Path, device: Device, resets: &[(i64, String)]) -> Result<(), Problem> {
-    let connection = connect(path, OpenFlags::empty())?;
+    let connection = connect(path)?;
     schema::prepare_empty(&connection)?;
     set_up(&connection)?;
     schema::migrate(&connection, MIGRATIONS)?;
@@ -411,10 +412,10 @@ fn diagnose(path: &Path, problem: Problem) -> Problem {
     ) {
         return problem;
     }
-    let header = || -> rusqlite::Result<(i64, i64)> {
+    let header = || -> Result<(i64, i64), Problem> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let plain = Connection::open_with_flags(path, flags)?;
-        plain.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        keep_log(&plain, true)?;
         let read = |name| plain.pragma_query_value(None, name, |row| row.get(0));
         Ok((read("application_id")?, read("user_version")?))
     };
@@ -430,7 +431,7 @@ fn diagnose(path: &Path, problem: Problem) -> Problem {
 }
 
 /// Connects to a database file through our layer.
-pub(crate) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Problem> {
+pub(crate) fn connect(path: &Path) -> Result<Connection, Problem> {
     if !vfs::register() {
         let source = io::Error::other("SQLite did not accept the layer of page checksums");
         return Err(Problem::Io {
@@ -438,14 +439,14 @@ pub(crate) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Probl
             source,
         });
     }
-    let flags = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags_and_vfs(path, flags, vfs::NAME)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
 
 /// Whether SQLite leaves the log where it is when the last connection is closed.
-fn keep_log(connection: &Connection, keep: bool) -> Result<(), Problem> {
+pub(crate) fn keep_log(connection: &Connection, keep: bool) -> Result<(), Problem> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep)?;
     Ok(())
 }

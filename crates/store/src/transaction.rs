@@ -88,8 +88,7 @@ impl<'t> SqliteTransaction<'t> {
     fn roll_back(&mut self) {
         if !self.finished {
             self.finished = true;
-            // After some errors SQLite has done it already; after others, closing does it.
-            let _ = self.connection().execute_batch("ROLLBACK");
+            self.store.release_lock();
         }
     }
 

@@ -662,7 +662,7 @@ fn an_interrupted_reset_is_taken_up() {
 /// What is half done cannot be finished, whoever passes over an error.
 #[test]
 fn a_transaction_that_failed_cannot_be_finished() {
-    use bigbird::{Changes, EpochIndex, Filter, LedgerStore as _};
+    use bigbird::{Changes, Filter, LedgerStore as _};
     use bigbird_attribution::{Storage as _, Transaction as _};
     let folder = Folder::new();
     let (path, config) = sample(&folder);
@@ -672,13 +672,13 @@ fn a_transaction_that_failed_cannot_be_finished() {
         .execute("UPDATE filter SET consumed = 1 WHERE kind = 1", [])
         .unwrap();
     let mut tx = agent.storage_mut().begin().unwrap();
-    let epochs = tx.state().unwrap().epoch_of(Timestamp(110 * DAY)).unwrap();
+    let epoch = tx.state().unwrap().epoch_of(Timestamp(110 * DAY)).unwrap();
     let mut checks = [bigbird::Check::new(
-        EpochIndex(epochs.0),
+        epoch,
         Filter::Global,
         bigbird::MicroEpsilon::new(1),
     )];
-    assert!(tx.look_up(epochs, &mut checks).is_err());
+    assert!(tx.look_up(epoch, &mut checks).is_err());
     tx.commit(&Changes::default()).unwrap();
     let error = tx.finish().unwrap_err();
     assert!(matches!(error.problem(), Problem::HalfDone), "{error}");
