@@ -1,6 +1,7 @@
 //! The `bigbird` command: budgets, quotas and reports from the command line.
 
 mod agent;
+mod clock;
 mod conformance;
 mod example;
 mod explain;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use bigbird::{Capacities, Capacity, FilterKind, MicroEpsilon, Policy, Profile, Workload};
@@ -222,12 +223,31 @@ impl PolicyFile {
 /// The capacities in µε; null for unlimited, or no cap.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Json<'a> {
+pub(crate) struct CapacitiesJson {
     querier: Option<u64>,
     global: Option<u64>,
     impression_site: Option<u64>,
     conversion_site: Option<u64>,
-    cap: Option<u32>,
+    cap: Option<NonZeroU32>,
+}
+
+impl CapacitiesJson {
+    pub(crate) fn new(capacities: &Capacities, cap: Option<NonZeroU32>) -> Self {
+        let micro = |kind| capacities.of(kind).amount().map(MicroEpsilon::get);
+        Self {
+            querier: micro(FilterKind::Querier),
+            global: micro(FilterKind::Global),
+            impression_site: micro(FilterKind::ImpressionSite),
+            conversion_site: micro(FilterKind::ConversionSite),
+            cap,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Json<'a> {
+    #[serde(flatten)]
+    capacities: CapacitiesJson,
     /// Present when a workload was checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     warnings: Option<&'a [String]>,
@@ -235,16 +255,9 @@ struct Json<'a> {
 
 impl<'a> Json<'a> {
     fn new(shown: &'a Shown) -> Self {
-        let micro = |kind| {
-            let capacity = shown.policy.capacities().of(kind);
-            capacity.amount().map(MicroEpsilon::get)
-        };
+        let policy = &shown.policy;
         Self {
-            querier: micro(FilterKind::Querier),
-            global: micro(FilterKind::Global),
-            impression_site: micro(FilterKind::ImpressionSite),
-            conversion_site: micro(FilterKind::ConversionSite),
-            cap: shown.policy.domain_cap().map(std::num::NonZeroU32::get),
+            capacities: CapacitiesJson::new(policy.capacities(), policy.domain_cap()),
             warnings: shown.warnings.as_deref(),
         }
     }

@@ -3,14 +3,15 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use bigbird::{Balance, Capacity, EpochIndex, FilterKind, MicroEpsilon, Timestamp};
+use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
 use bigbird_attribution::Budget;
 use bigbird_store::{Checked, Contents, EpochContents, Problem, Reset, StoreError};
 use serde_json::{Value, json};
 
-use crate::agent::budget_json;
+use crate::clock::wall_clock;
+use crate::output::budget_json;
+use crate::policy::CapacitiesJson;
 use crate::{Failed, Finished, output};
 
 #[derive(Debug, clap::Subcommand)]
@@ -109,8 +110,10 @@ pub(crate) fn run(command: &Command) -> Finished {
                     "--seconds must be within {END} of 1970, got {seconds}"
                 )));
             }
-            let Reset { kept, remembered } = bigbird_store::reset(file, reason, moment(*seconds))
-                .map_err(|error| unusable(&error))?;
+            let given = seconds.map(|seconds| Timestamp(seconds.saturating_mul(1000)));
+            let now = given.unwrap_or_else(wall_clock);
+            let Reset { kept, remembered } =
+                bigbird_store::reset(file, reason, now).map_err(|error| unusable(&error))?;
             let mut text = format!("The old store is {0}, with {0}-wal.\n", kept.display());
             text.push_str(match remembered {
                 true => "Nothing is attributed to any epoch up to and including the current one.\n",
@@ -133,17 +136,6 @@ pub(crate) fn unusable(error: &StoreError) -> Failed {
         _ => "",
     };
     Failed::because(format!("{error}{advice}"))
-}
-
-fn moment(seconds: Option<i64>) -> Timestamp {
-    Timestamp(match seconds {
-        Some(seconds) => seconds.saturating_mul(1000),
-        None => SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |elapsed| {
-                i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
-            }),
-    })
 }
 
 fn checked_json(checked: &Result<Checked, StoreError>) -> Value {
@@ -176,7 +168,7 @@ fn contents_json(contents: &Contents) -> Value {
             json!({
                 "epoch": epoch.epoch.0,
                 "begins": moment(epoch.begins),
-                "budgets": budgets(epoch).iter().map(budget_json).collect::<Vec<_>>(),
+                "budgets": epoch.budgets.iter().map(budget_json).collect::<Vec<_>>(),
                 "impressions": Value::Object(sites.collect()),
             })
         })
@@ -187,15 +179,10 @@ fn contents_json(contents: &Contents) -> Value {
     let resets = resets.map(|(at, reason)| json!({"at": moment(Some(*at)), "reason": reason}));
     json!({
         "setup": state.setup.map(|setup| {
-            let micro = |kind| setup.capacities.of(kind).amount().map(MicroEpsilon::get);
-            json!({
-                "epochDays": setup.epoch_days,
-                "querier": micro(FilterKind::Querier),
-                "global": micro(FilterKind::Global),
-                "impressionSite": micro(FilterKind::ImpressionSite),
-                "conversionSite": micro(FilterKind::ConversionSite),
-                "cap": setup.domain_cap,
-            })
+            let capacities = CapacitiesJson::new(&setup.capacities, setup.domain_cap);
+            let mut fields = json!(capacities);
+            fields["epochDays"] = json!(setup.epoch_days);
+            fields
         }),
         "enabled": state.enabled,
         "epochStart": moment(state.epoch_start),
@@ -206,18 +193,6 @@ fn contents_json(contents: &Contents) -> Value {
         "resets": resets.collect::<Vec<_>>(),
         "bytes": contents.bytes,
     })
-}
-
-fn budgets(epoch: &EpochContents) -> Vec<Budget> {
-    let filters = epoch.filters.iter();
-    filters
-        .map(|(filter, site, balance)| Budget {
-            epoch: epoch.epoch.0,
-            filter: *filter,
-            site: site.clone(),
-            balance: *balance,
-        })
-        .collect()
 }
 
 /// How many filters of a kind, and how many impression sites, are shown of an epoch.
@@ -270,7 +245,7 @@ fn show_epoch(text: &mut String, epoch: &EpochContents, most: usize) -> std::fmt
         write!(text, ", from {}", date(begins))?;
     }
     writeln!(text)?;
-    let mut budgets = budgets(epoch);
+    let mut budgets: Vec<&Budget> = epoch.budgets.iter().collect();
     budgets.sort_by_key(|it| (it.filter.kind(), Reverse(it.balance.consumed)));
     let shown = budgets.chunk_by(|a, b| a.filter.kind() == b.filter.kind());
     let width = shown
@@ -377,6 +352,7 @@ fn date(moment: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bigbird::MicroEpsilon;
 
     #[test]
     fn moments_become_dates() {

@@ -1,8 +1,11 @@
 //! The command as people and scripts see it.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod common;
+
 use std::process::{Command, Output};
 
+use common::Folder;
 use serde_json::{Value, json};
 
 fn bigbird(arguments: &str) -> Output {
@@ -151,25 +154,18 @@ fn wrong_values_get_one_line_and_a_status() {
     );
 }
 
-/// A file in a folder that goes away with the test.
-struct Scratch(std::path::PathBuf);
+/// A file of cases, in a folder that goes away with the test.
+struct Cases(Folder);
 
-impl Scratch {
-    fn new(name: &str, text: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("bigbird-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("cases.jsonl"), text).unwrap();
+impl Cases {
+    fn new(text: &str) -> Self {
+        let folder = Folder::new();
+        std::fs::write(folder.file("cases.jsonl"), text).unwrap();
         Self(folder)
     }
 
     fn file(&self) -> String {
-        self.0.join("cases.jsonl").display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.file("cases.jsonl").display().to_string()
     }
 }
 
@@ -185,8 +181,7 @@ fn conformance_passes_our_vectors() {
 
 #[test]
 fn conformance_says_what_was_expected_and_what_came() {
-    let cases = Scratch::new(
-        "failing",
+    let cases = Cases::new(
         r#"{"input": "www.a.example", "expected": "a.example"}
 {"input": "www.b.example", "expected": "c.example"}"#,
     );
@@ -208,7 +203,7 @@ fn conformance_says_what_was_expected_and_what_came() {
 
 #[test]
 fn conformance_of_what_cannot_be_read_is_status_2() {
-    let broken = Scratch::new("broken", "{\"input\": \"a.example\"");
+    let broken = Cases::new("{\"input\": \"a.example\"");
     let (status, message) = refused(&format!("conformance {}", broken.file()));
     assert_eq!(status, 2);
     assert!(message.starts_with("bigbird: ") && message.contains("cases.jsonl:1: "));
@@ -311,13 +306,12 @@ fn simulate_refuses_what_makes_no_sense() {
         message.contains("20last_impressions.pqt: No such file"),
         "{message}"
     );
-    let notes = Scratch::new("notes", "not Parquet");
-    std::fs::rename(
-        notes.0.join("cases.jsonl"),
-        notes.0.join("20last_impressions.pqt"),
-    )
-    .unwrap();
-    let (status, message) = refused(&format!("simulate --criteo-prepared {}", notes.0.display()));
+    let notes = Folder::new();
+    std::fs::write(notes.file("20last_impressions.pqt"), "not Parquet").unwrap();
+    let (status, message) = refused(&format!(
+        "simulate --criteo-prepared {}",
+        notes.file("").display()
+    ));
     assert_eq!(status, 2);
     assert!(
         message.contains("20last_impressions.pqt: it is no Parquet file"),

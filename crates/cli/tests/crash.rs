@@ -83,12 +83,9 @@ fn held(store: &Path) -> Held {
     let contents = Contents::read(store).unwrap();
     let (mut consumed, mut impressions) = (BTreeMap::new(), BTreeMap::new());
     for epoch in contents.epochs {
-        for (filter, site, balance) in epoch.filters {
-            let name = match site {
-                Some(site) => format!("{} of {site}", filter.kind()),
-                None => filter.kind().to_string(),
-            };
-            consumed.insert((epoch.epoch.0, name), balance.consumed.get());
+        for budget in epoch.budgets {
+            let name = (budget.epoch, budget.to_string());
+            consumed.insert(name, budget.balance.consumed.get());
         }
         for (site, count) in epoch.impressions {
             impressions.insert((epoch.epoch.0, site.to_string()), count);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bigbird::{Balance, EpochIndex, Filter, SiteId, Timestamp};
-use bigbird_attribution::{Site, State};
+use bigbird::{EpochIndex, SiteId, Timestamp};
+use bigbird_attribution::{Budget, Site, State};
 
 use crate::error::{Problem, StoreError};
 use crate::log;
@@ -35,8 +35,8 @@ pub struct EpochContents {
     pub epoch: EpochIndex,
     /// When it begins, if that is known.
     pub begins: Option<Timestamp>,
-    /// Every filter that was charged, with the name of its site.
-    pub filters: Vec<(Filter, Option<Site>, Balance)>,
+    /// Every filter that was charged.
+    pub budgets: Vec<Budget>,
     /// How many impressions there are of each impression site, most first.
     pub impressions: Vec<(Site, u64)>,
 }
@@ -68,13 +68,18 @@ fn read(tx: &SqliteTransaction<'_>) -> Result<Contents, Problem> {
     let empty = |epoch| EpochContents {
         epoch,
         begins: state.beginning_of(epoch),
-        filters: Vec::new(),
+        budgets: Vec::new(),
         impressions: Vec::new(),
     };
     for (epoch, filter, balance) in tx.charged()? {
         let site = filter.site().map(name).transpose()?;
         let of_epoch = epochs.entry(epoch).or_insert_with(|| empty(epoch));
-        of_epoch.filters.push((filter, site, balance));
+        of_epoch.budgets.push(Budget {
+            epoch: epoch.0,
+            filter,
+            site,
+            balance,
+        });
     }
     let mut statement = connection.prepare(
         "SELECT epoch, site, impressions FROM crowd ORDER BY epoch, impressions DESC, oldest",

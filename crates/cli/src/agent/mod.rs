@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, Read as _};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bigbird::{Histogram, Profile, Timestamp};
 use bigbird_attribution::requests::{Outcome, Player, Request};
@@ -18,9 +18,9 @@ use bigbird_attribution::{
 use bigbird_store::{SqliteStore, StoreOptions};
 use serde_json::Value;
 
-pub(crate) use self::protocol::budget as budget_json;
 use self::protocol::{Answer, Asked, Parsed, Reason};
 use self::release::Output;
+use crate::clock::wall_clock;
 use crate::{Failed, Finished};
 use crate::{policy, store};
 
@@ -239,14 +239,6 @@ fn read_lines(lines: &SyncSender<Line>) {
             return;
         }
     }
-}
-
-fn wall_clock() -> Timestamp {
-    let since = |elapsed: Duration| i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
-    Timestamp(match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(elapsed) => since(elapsed),
-        Err(before) => -since(before.duration()),
-    })
 }
 
 /// Answers requests until the input ends.

@@ -2,11 +2,13 @@
 
 use std::convert::Infallible;
 
-use bigbird::{Cause, Fate, Filter, FilterKind, Histogram, MicroEpsilon};
+use bigbird::{Cause, Fate, Histogram, MicroEpsilon};
 use bigbird_attribution::requests::{ErrorName, Request};
 use bigbird_attribution::{AgentError, ApiError, Budget, Explanation};
 use bigbird_store::StoreError;
 use serde_json::{Map, Value, json};
+
+use crate::output::{budget_json, filter_name};
 
 /// A request.
 #[derive(Debug)]
@@ -223,7 +225,7 @@ impl Answer {
 
     pub(super) fn budgets(budgets: &[Budget]) -> Self {
         let mut answer = Self::done();
-        answer.set("budgets", budgets.iter().map(budget).collect());
+        answer.set("budgets", budgets.iter().map(budget_json).collect());
         answer
     }
 
@@ -237,7 +239,7 @@ impl Answer {
                     .filters
                     .iter()
                     .map(|filter| {
-                        let mut fields = budget(&Budget {
+                        let mut fields = budget_json(&Budget {
                             epoch: epoch.epoch,
                             filter: filter.check.filter,
                             site: filter.site.clone(),
@@ -298,23 +300,6 @@ impl Answer {
     }
 }
 
-/// A filter with what it holds, in µε.
-pub(crate) fn budget(budget: &Budget) -> Value {
-    let mut fields = Map::new();
-    fields.insert("epoch".to_owned(), json!(budget.epoch));
-    fields.insert("filter".to_owned(), json!(name(budget.filter.kind())));
-    if let Some(site) = &budget.site {
-        fields.insert("site".to_owned(), json!(site.as_str()));
-    }
-    if let Filter::UserAction(action) = budget.filter {
-        fields.insert("userAction".to_owned(), json!(action.0));
-    }
-    let capacity = budget.balance.capacity.amount().map(MicroEpsilon::get);
-    fields.insert("consumed".to_owned(), json!(budget.balance.consumed.get()));
-    fields.insert("capacity".to_owned(), json!(capacity));
-    Value::Object(fields)
-}
-
 /// Why a store failed, in a word.
 pub(super) trait Reason: std::error::Error {
     fn reason(&self) -> &'static str;
@@ -335,18 +320,7 @@ impl Reason for Infallible {
 fn cause_name(cause: Cause) -> &'static str {
     match cause {
         Cause::DomainCap => "domainCap",
-        Cause::Filter(kind) => name(kind),
+        Cause::Filter(kind) => filter_name(kind),
         Cause::Pruned => "pruned",
-    }
-}
-
-/// The name of a kind of filter, as everywhere in JSON.
-fn name(kind: FilterKind) -> &'static str {
-    match kind {
-        FilterKind::Querier => "querier",
-        FilterKind::Global => "global",
-        FilterKind::ImpressionSite => "impressionSite",
-        FilterKind::ConversionSite => "conversionSite",
-        FilterKind::UserAction => "userAction",
     }
 }
