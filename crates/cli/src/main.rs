@@ -5,10 +5,10 @@ mod clock;
 mod conformance;
 mod example;
 mod explain;
+mod lab;
 mod output;
 mod policy;
 mod scratch;
-mod simulate;
 mod store;
 
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ enum Command {
     /// Run test vectors against the user agent
     Conformance(conformance::Args),
     /// Replay a workload under policies and attackers: what quotas cost, and what they prevent
-    Simulate(simulate::Args),
+    Simulate(lab::simulate::Args),
     /// Run the user agent as a process: requests in, answers out, one JSON a line
     Agent(agent::Args),
     /// Look into the file of a user agent, check it, copy it, or start over
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         Command::Policy(args) => policy::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Explain(args) => explain::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
+        Command::Simulate(args) => lab::simulate::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Store(command) => store::run(&command),
     };

@@ -6,11 +6,13 @@
 use std::time::Instant;
 
 use bigbird::{Policy, Profile};
-use bigbird_lab::attack::Strength;
-use bigbird_lab::metrics::Noise;
-use bigbird_lab::simulate::{AttackerKind, Laboratory};
+use bigbird_lab::attack::attackers::{Omniscient, Random};
+use bigbird_lab::attack::{Attack, Attacker, Strength};
+use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::workload::QuerierOptions;
+
+const RANDOM: Random = Random { share: 0.35 };
 
 fn main() {
     let begin = Instant::now();
@@ -28,7 +30,7 @@ fn main() {
     );
     let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 1).unwrap();
     let no_quotas = Profile::GlobalOnly.policy();
-    let rows: [(&str, Policy, Option<AttackerKind>, &str); 4] = [
+    let rows: [(&str, Policy, Option<&dyn Attacker>, &str); 4] = [
         (
             "no attack",
             Profile::BigBird.policy(),
@@ -38,33 +40,37 @@ fn main() {
         (
             "random attacker, cap 2",
             Profile::BigBird.policy(),
-            Some(AttackerKind::Random),
+            Some(&RANDOM),
             "(at most 1.0 s)",
         ),
         (
             "omniscient attacker, cap 2",
             Profile::BigBird.policy(),
-            Some(AttackerKind::Omniscient),
+            Some(&Omniscient),
             "",
         ),
         (
             "random attacker, no cap",
             no_quotas,
-            Some(AttackerKind::Random),
+            Some(&RANDOM),
             "(at most 4 s)",
         ),
     ];
     let mut times = rows.each_ref().map(|_| Vec::new());
     for _ in 0..3 {
-        for ((_, policy, kind, _), times) in rows.iter().zip(&mut times) {
+        for ((_, policy, attacker, _), times) in rows.iter().zip(&mut times) {
             let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
             let strength = Strength {
                 conversion_sites: 1,
                 ..Strength::of_paper(cap)
             };
-            let attack = kind.map(|kind| kind.attack(strength, 1));
+            let attack = attacker.map(|attacker| Attack {
+                attacker,
+                strength,
+                seed: 1,
+            });
             let begin = Instant::now();
-            let outcome = laboratory.run(policy, attack, Noise::Paper);
+            let outcome = laboratory.run(policy, attack).unwrap();
             assert!(!outcome.batches.is_empty());
             times.push(begin.elapsed().as_secs_f64() / millions);
         }

@@ -3,33 +3,16 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use arrow_array::Array as _;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{Int32Type, Int64Type, UInt32Type, UInt64Type};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use thiserror::Error;
 
+use crate::read::ReadError;
 use crate::workload::{Event, Kind, Workload};
-
-/// Why files cannot be read.
-#[derive(Debug, Error)]
-#[error("{}: {what}", path.display())]
-pub struct ReadError {
-    path: PathBuf,
-    what: String,
-}
-
-impl ReadError {
-    fn new(path: &Path, what: String) -> Self {
-        Self {
-            path: path.to_owned(),
-            what,
-        }
-    }
-}
 
 /// The values of `features_ctx_not_constrained_0` that are buckets 0 to 3; all others are bucket 4.
 const BUCKETS: [i64; 4] = [1_158_003_214, 1_668_101_868, 3_880_384_520, 7_687_156];
@@ -83,7 +66,7 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
                 minute: natural(minute, "timestamp_min")?,
                 epoch: natural(day, "day_int")?,
                 conversion_site: conversion_sites.number(campaign),
-                kind: Kind::Conversion,
+                kind: Kind::Conversion { value: 1 },
                 row,
             };
             devices.push(user, event);

@@ -11,7 +11,6 @@
 //!
 //! ```
 //! use bigbird::Profile;
-//! use bigbird_lab::metrics::Noise;
 //! use bigbird_lab::simulate::Laboratory;
 //! use bigbird_lab::synthetic::{Population, Preset};
 //! use bigbird_lab::workload::QuerierOptions;
@@ -20,15 +19,18 @@
 //! let workload = population.generate();
 //! let options = QuerierOptions { min_conversions_a_day: 10, min_batch: 200, ..Default::default() };
 //! let laboratory = Laboratory::new(&workload, options, 2)?;
-//! let outcome = laboratory.run(&Profile::BigBird.policy(), None, Noise::Paper);
+//! let outcome = laboratory.run(&Profile::BigBird.policy(), None)?;
 //! assert!(outcome.error(50.0).is_some_and(|median| median > 0.0));
-//! # Ok::<(), bigbird::PolicyError>(())
+//! # Ok::<(), bigbird_lab::simulate::LabError>(())
 //! ```
 
 pub mod attack;
 pub mod criteo;
+pub mod experiment;
 pub mod metrics;
+pub mod read;
 pub mod replay;
+pub mod resilience;
 pub mod simulate;
 pub mod synthetic;
 pub mod workload;

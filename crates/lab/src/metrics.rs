@@ -1,7 +1,7 @@
 //! Metrics: how wrong the sums of reports are, and why.
 
 use crate::replay::{Blocked, Given};
-use crate::workload::{BUCKETS, Querier};
+use crate::workload::{BUCKETS, Noise, Querier, QuerierOptions};
 
 /// The sum of a batch of reports of one querier.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,9 +15,9 @@ pub struct Batch {
     /// How many reports.
     pub size: usize,
     /// The sum if nothing were blocked.
-    pub full: [u32; BUCKETS],
+    pub full: [u64; BUCKETS],
     /// The sum.
-    pub kept: [u32; BUCKETS],
+    pub kept: [u64; BUCKETS],
     /// RMSRE_τ: the root of the mean over buckets of the squared error, relative to the bucket.
     pub rmsre: f64,
     /// What it would be by noise alone, and by what was blocked alone.
@@ -36,86 +36,97 @@ pub struct Parts {
 }
 
 /// The complete batches of all queriers, from what reports would give without any limit and what
-/// they gave. `consistent` noise has twice the scale: what the accounting assumes.
+/// they gave.
 pub fn batches(
     queriers: &[Querier],
     full: &[Given],
     kept: &[Given],
-    noise: Noise,
-    tau: f64,
+    options: &QuerierOptions,
 ) -> Vec<Batch> {
     let mut batches = Vec::new();
     for querier in queriers {
-        for reports in querier.reports.chunks_exact(querier.batch) {
-            batches.push(batch(querier, reports, full, kept, noise, tau));
+        for (number, reports) in querier.reports.chunks_exact(querier.batch).enumerate() {
+            let first = number * querier.batch;
+            let values = querier.values.get(first..first + querier.batch);
+            let reports = Reports { reports, values };
+            batches.push(batch(querier, reports, full, kept, options));
         }
     }
     batches
 }
 
-/// How much noise is added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Noise {
-    /// Of scale 1/ε, as in the paper's figures.
-    #[default]
-    Paper,
-    /// Of scale 2/ε, which is what its accounting assumes.
-    Consistent,
+/// The places of some reports, and what they are worth, unless that is 1.
+#[derive(Clone, Copy)]
+struct Reports<'a> {
+    reports: &'a [u32],
+    values: Option<&'a [u32]>,
+}
+
+impl Reports<'_> {
+    fn value(&self, number: usize) -> u64 {
+        self.values.map_or(1, |values| u64::from(values[number]))
+    }
+
+    /// The sum of what was given.
+    fn sum(&self, given: &[Given]) -> [u64; BUCKETS] {
+        let mut sum = [0; BUCKETS];
+        for (number, &at) in self.reports.iter().enumerate() {
+            if let Some(bucket) = given[at as usize].bucket() {
+                sum[bucket] += self.value(number);
+            }
+        }
+        sum
+    }
+
+    /// What they are worth together.
+    fn worth(&self) -> u64 {
+        (0..self.reports.len())
+            .map(|number| self.value(number))
+            .sum()
+    }
 }
 
 fn batch(
     querier: &Querier,
-    reports: &[u32],
+    reports: Reports<'_>,
     full: &[Given],
     kept: &[Given],
-    noise: Noise,
-    tau: f64,
+    options: &QuerierOptions,
 ) -> Batch {
-    let sum = |given: &[Given]| {
-        let mut sum = [0; BUCKETS];
-        for &at in reports {
-            if let Some(bucket) = given[at as usize].bucket() {
-                sum[bucket] += 1;
-            }
-        }
-        sum
-    };
-    let (full, kept_sum) = (sum(full), sum(kept));
+    let (full, kept_sum) = (reports.sum(full), reports.sum(kept));
     let mut blocked = [0; Blocked::ALL.len()];
-    for &at in reports {
+    for &at in reports.reports {
         if let Some(cause) = kept[at as usize].blocked() {
             blocked[cause as usize] += 1;
         }
     }
-    let scale = match noise {
+    let scale = match options.noise {
         Noise::Paper => querier.noise_scale,
         Noise::Consistent => 2.0 * querier.noise_scale,
     };
+    #[expect(clippy::cast_precision_loss, reason = "sums of values")]
     let error = |variance: f64, biased: bool| {
-        #[expect(clippy::cast_precision_loss, reason = "counts of reports")]
-        let floor = tau * reports.len() as f64;
+        let floor = options.tau * reports.worth() as f64;
         let squares: f64 = full
             .iter()
             .zip(kept_sum)
             .map(|(&full, kept)| {
                 let bias = if biased {
-                    f64::from(kept) - f64::from(full)
+                    full.abs_diff(kept) as f64
                 } else {
                     0.0
                 };
-                (variance + bias * bias) / f64::from(full).max(floor).powi(2)
+                (variance + bias * bias) / (full as f64).max(floor).powi(2)
             })
             .sum();
-        #[expect(clippy::cast_precision_loss, reason = "five")]
-        let mean = squares / BUCKETS as f64;
-        mean.sqrt()
+        (squares / BUCKETS as f64).sqrt()
     };
     let variance = 2.0 * scale * scale;
     Batch {
         conversion_site: querier.site,
         epsilon: querier.epsilon(),
         noise_scale: scale,
-        size: reports.len(),
+        size: reports.reports.len(),
         rmsre: error(variance, true),
         parts: Parts {
             noise: error(variance, false),

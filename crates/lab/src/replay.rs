@@ -3,15 +3,17 @@
 //! A device is independent of every other, so devices are shared out among threads; what comes out is
 //! the same for any number of them. The budget manager is the core's own.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use bigbird::{
     AttributionQuery, Cause, Device, EpochIndex, FilterKind, Histogram, Impression,
     ImpressionStore, Policy, Request, SiteId, Timestamp, UserAction, Window, Workspace,
 };
 
-use crate::attack::{Attacker, Memory, Stage, Strength};
-use crate::workload::{BUCKETS, Event, Kind, Querier, Workload};
+use crate::attack::{Attack, Audience, Memory, Stage, Visit};
+use crate::read::ReadError;
+use crate::resilience::{Bounds, Resilience, Spent, Tally};
+use crate::workload::{BUCKETS, Event, Kind, Part, Survey, Workload};
 
 /// Why a report, or a part of it, was blocked: in the order in which causes are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +40,17 @@ impl Blocked {
         Self::ImpressionSite,
         Self::ConversionSite,
     ];
+
+    /// Its name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DomainCap => "domainCap",
+            Self::Querier => "querier",
+            Self::Global => "global",
+            Self::ImpressionSite => "impressionSite",
+            Self::ConversionSite => "conversionSite",
+        }
+    }
 
     fn of(cause: Cause) -> Option<Self> {
         match cause {
@@ -85,8 +98,8 @@ impl Given {
 pub struct Replay<'a> {
     /// What happens.
     pub workload: &'a Workload,
-    /// Who measures.
-    pub queriers: &'a [Querier],
+    /// Who measures, and how busy sites are.
+    pub survey: &'a Survey,
     /// The rules of every device.
     pub policy: &'a Policy,
     /// How many epochs before the current one a conversion looks at.
@@ -97,99 +110,94 @@ pub struct Replay<'a> {
     pub attack: Option<Attack<'a>>,
 }
 
-/// An attack on every device.
-#[derive(Clone, Copy)]
-pub struct Attack<'a> {
-    /// What the attacker does.
-    pub attacker: &'a dyn Attacker,
-    /// How strong it is.
-    pub strength: Strength,
-    /// What its random choices follow from.
-    pub seed: u64,
-}
-
-impl std::fmt::Debug for Attack<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attack")
-            .field("attacker", &self.attacker.name())
-            .field("strength", &self.strength)
-            .field("seed", &self.seed)
-            .finish()
-    }
+/// What came of a replay.
+#[derive(Debug)]
+pub struct Replayed {
+    /// What the report of each conversion gave, by the place of its event.
+    pub given: Vec<Given>,
+    /// What was spent of global budgets.
+    pub spent: Spent,
+    /// How near the attack came to its bounds; the one by query is not known yet.
+    pub resilience: Option<Resilience>,
 }
 
 impl Replay<'_> {
-    /// What the report of each conversion gave, by the place of its event.
-    pub fn run(&self) -> Vec<Given> {
+    /// Makes everything happen.
+    ///
+    /// # Errors
+    /// If a part of the workload is on disk and cannot be read.
+    pub fn run(&self) -> Result<Replayed, ReadError> {
         let mut given = vec![Given::NOTHING; self.workload.len()];
         let mut queriers = vec![None; self.workload.conversion_site_names.len()];
-        for (number, querier) in self.queriers.iter().enumerate() {
+        for (number, querier) in self.survey.queriers.iter().enumerate() {
             queriers[querier.site as usize] = Some(number);
         }
-        let owned = self.attack.map(|attack| Owned::new(self, attack.strength));
+        let heard = self.attack.map(|attack| Heard::new(self, &attack));
         let shares = Mutex::new(self.shares(&mut given));
-        let next = || {
-            let mut shares = shares
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            shares.pop()
-        };
-        let work = || {
-            let mut worker = Worker::new(self, &queriers, owned.as_ref());
-            while let Some((devices, given)) = next() {
-                worker.replay(devices, given);
+        let next = || shares.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let work = || -> Result<_, ReadError> {
+            let mut worker = Worker::new(self, &queriers, heard.as_ref());
+            while let Some((number, given)) = next() {
+                let part = self.workload.part(number)?;
+                worker.replay(&part, self.workload.before(number), given);
             }
+            Ok((worker.spent, worker.resilience))
         };
-        std::thread::scope(|scope| {
-            for _ in 1..self.threads.max(1) {
-                scope.spawn(work);
-            }
-            work();
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..self.threads.max(1))
+                .map(|_| scope.spawn(work))
+                .collect();
+            let own = work();
+            let others = others.into_iter().map(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            std::iter::once(own).chain(others).collect()
         });
-        given
+        let mut spent = Spent::default();
+        let mut resilience: Option<Resilience> = None;
+        for result in results {
+            let (more, of_thread) = result?;
+            spent.add(&more);
+            match (&mut resilience, of_thread) {
+                (Some(sum), Some(more)) => sum.add(&more),
+                (sum, more) => *sum = more,
+            }
+        }
+        Ok(Replayed {
+            given,
+            spent,
+            resilience,
+        })
     }
 
-    /// Splits the devices, each part with the place for its results.
-    fn shares<'g>(
-        &self,
-        mut given: &'g mut [Given],
-    ) -> Vec<(std::ops::Range<usize>, &'g mut [Given])> {
-        const DEVICES: usize = 4096;
+    /// The parts of the workload, each with the place for its results.
+    fn shares<'g>(&self, mut given: &'g mut [Given]) -> Vec<(usize, &'g mut [Given])> {
         let mut shares = Vec::new();
-        let mut begin = 0;
-        while begin < self.workload.devices() {
-            let end = (begin + DEVICES).min(self.workload.devices());
-            let events = self.workload.range(end - 1).end - self.workload.range(begin).start;
+        for (number, events) in self.workload.part_lens().enumerate() {
             let (share, rest) = given.split_at_mut(events);
-            shares.push((begin..end, share));
+            shares.push((number, share));
             given = rest;
-            begin = end;
         }
         shares
     }
 }
 
-/// The sites that an attacker owns.
-struct Owned {
+/// The visits that an attacker hears of.
+struct Heard {
+    audience: Audience,
     impression_sites: Vec<bool>,
     conversion_sites: Vec<bool>,
 }
 
-impl Owned {
-    fn new(replay: &Replay<'_>, strength: Strength) -> Self {
-        let workload = replay.workload;
-        let mut shown = vec![0_u32; workload.impression_site_names.len()];
-        for at in 0..workload.len() {
-            if let Kind::Impression { site, .. } = workload.event(at).kind {
-                shown[site as usize] += 1;
-            }
+impl Heard {
+    fn new(replay: &Replay<'_>, attack: &Attack<'_>) -> Self {
+        let mut measured = vec![0_u64; replay.workload.conversion_site_names.len()];
+        for querier in &replay.survey.queriers {
+            measured[querier.site as usize] = querier.reports.len() as u64;
         }
-        let mut measured = vec![0_u32; workload.conversion_site_names.len()];
-        for querier in replay.queriers {
-            let reports = u32::try_from(querier.reports.len()).unwrap_or(u32::MAX);
-            measured[querier.site as usize] = reports;
-        }
-        let ranked = |counts: &[u32], owned: u32| {
+        let strength = attack.strength;
+        let ranked = |counts: &[u64], owned: u32| {
             let mut sites: Vec<usize> = (0..counts.len()).filter(|at| counts[*at] > 0).collect();
             sites.sort_by_key(|at| (std::cmp::Reverse(counts[*at]), *at));
             let mut is_owned = vec![false; counts.len()];
@@ -199,17 +207,29 @@ impl Owned {
             }
             is_owned
         };
+        let audience = attack.attacker.audience();
+        let impression_sites = match audience {
+            Audience::OneImpressionSite => 1,
+            _ => strength.impression_sites,
+        };
+        let conversion_sites = match audience {
+            Audience::OneConversionSite => 1,
+            _ => strength.conversion_sites,
+        };
         Self {
-            impression_sites: ranked(&shown, strength.impression_sites),
-            conversion_sites: ranked(&measured, strength.conversion_sites),
+            audience,
+            impression_sites: ranked(&replay.survey.impressions, impression_sites),
+            conversion_sites: ranked(&measured, conversion_sites),
         }
     }
 
-    /// Whether an event happens on a site of the attacker.
+    /// Whether the attacker hears of an event.
     fn hears(&self, event: &Event) -> bool {
         match event.kind {
-            Kind::Impression { site, .. } => self.impression_sites[site as usize],
-            Kind::Conversion => self.conversion_sites[event.conversion_site as usize],
+            Kind::Impression { site, .. } if self.audience != Audience::OneConversionSite => {
+                self.impression_sites[site as usize]
+            }
+            _ => self.conversion_sites[event.conversion_site as usize],
         }
     }
 }
@@ -222,15 +242,20 @@ struct Worker<'a> {
     queries: Vec<Option<AttributionQuery>>,
     device: Device<ImpressionStore>,
     workspace: Workspace<AttributionQuery>,
-    /// The attack, the sites it owns, and what it remembers of the device.
-    attack: Option<(Attack<'a>, &'a Owned, Memory)>,
+    tally: Tally,
+    /// The attack, the visits it hears of, and what it remembers of the device.
+    attack: Option<(Attack<'a>, &'a Heard, Memory)>,
+    spent: Spent,
+    resilience: Option<Resilience>,
+    /// The queriers that the device reports to.
+    reports_to: Vec<usize>,
 }
 
 impl<'a> Worker<'a> {
     fn new(
         replay: &'a Replay<'a>,
         queriers: &'a [Option<usize>],
-        owned: Option<&'a Owned>,
+        heard: Option<&'a Heard>,
     ) -> Self {
         let nobody = SiteId(0);
         let request = Request {
@@ -239,62 +264,92 @@ impl<'a> Worker<'a> {
             user_action: UserAction(0),
             window: Window::single(EpochIndex(0)),
         };
-        let queries = replay.queriers.iter().map(|querier| {
+        let queries = replay.survey.queriers.iter().map(|querier| {
             let buckets = u32::try_from(BUCKETS).unwrap_or(u32::MAX);
-            let query = AttributionQuery::builder(request, Timestamp(0), buckets);
-            query.epsilon(querier.epsilon()).build().ok()
+            AttributionQuery::builder(request, Timestamp(0), buckets)
+                .value(1, querier.max_value)
+                .epsilon(querier.epsilon())
+                .build()
+                .ok()
         });
         let sites = queriers.len() + replay.workload.impression_site_names.len();
         let first_sybil = SiteId(u32::try_from(sites).unwrap_or(u32::MAX));
         let capacity = replay.policy.capacities().querier.amount();
         let epsilon = capacity.map_or(1.0, bigbird::MicroEpsilon::to_epsilon);
-        let attack = replay.attack.zip(owned).map(|(attack, owned)| {
+        let attack = replay.attack.zip(heard).map(|(attack, heard)| {
             let sybils = attack.strength.sybils;
-            (
-                attack,
-                owned,
-                Memory::new(sybils, first_sybil, epsilon, attack.seed),
-            )
+            let memory = Memory::new(sybils, first_sybil, epsilon, attack.seed);
+            (attack, heard, memory)
+        });
+        let own_sites = attack
+            .as_ref()
+            .map(|(_, _, memory)| memory.first_own_site());
+        let resilience = replay.attack.map(|attack| {
+            let bounds = Bounds::new(replay.policy, &attack);
+            Resilience::new(bounds, replay.survey.queriers.len())
         });
         Self {
             attack,
             queries: queries.collect(),
             device: Device::new(replay.policy.clone()),
             workspace: Workspace::default(),
+            tally: Tally::new(own_sites),
+            spent: Spent::default(),
+            resilience,
+            reports_to: Vec::new(),
             replay,
             queriers,
         }
     }
 
-    fn replay(&mut self, devices: std::ops::Range<usize>, given: &mut [Given]) {
-        let begin = self.replay.workload.range(devices.start).start;
-        for device in devices {
+    fn replay(&mut self, part: &Part, before: (usize, usize), given: &mut [Given]) {
+        let (first_device, first_event) = before;
+        for device in 0..part.devices() {
             self.device.reset();
+            self.tally.begin();
             if let Some((_, _, memory)) = &mut self.attack {
-                memory.begin(device as u64);
+                memory.begin((first_device + device) as u64);
             }
-            for at in self.replay.workload.range(device) {
-                let attacked = self.attack.as_mut().and_then(|(_, owned, memory)| {
-                    let event = self.replay.workload.event(at);
-                    owned.hears(&event).then(|| memory.comes_first())
-                });
-                if attacked == Some(true) {
-                    self.act(at);
+            let mut attacked = false;
+            for at in part.range(device) {
+                let event = part.event(at);
+                let place = (first_event + at) as u64;
+                let attack = self
+                    .attack
+                    .as_mut()
+                    .filter(|(_, heard, _)| heard.hears(&event))
+                    .map(|(_, _, memory)| memory.comes_first());
+                attacked |= attack.is_some();
+                if attack == Some(true) {
+                    self.act(&event, place);
                 }
-                given[at - begin] = self.happen(at);
-                if attacked == Some(false) {
-                    self.act(at);
+                given[at] = self.happen(&event, place);
+                if attack == Some(false) {
+                    self.act(&event, place);
                 }
+            }
+            self.tally.spent(&mut self.spent);
+            if attacked && let Some(resilience) = &mut self.resilience {
+                self.reports_to.clear();
+                let events = part.range(device).map(|at| part.event(at));
+                self.reports_to.extend(
+                    events
+                        .filter(|event| matches!(event.kind, Kind::Conversion { .. }))
+                        .filter_map(|event| self.queriers[event.conversion_site as usize]),
+                );
+                self.reports_to.sort_unstable();
+                self.reports_to.dedup();
+                self.tally
+                    .check(resilience, self.reports_to.iter().copied());
             }
         }
     }
 
     /// Makes an event happen; says what its report gives, if it has one.
-    fn happen(&mut self, at: usize) -> Given {
-        let event = self.replay.workload.event(at);
+    fn happen(&mut self, event: &Event, place: u64) -> Given {
         let epoch = EpochIndex(i64::from(event.epoch));
         let now = Timestamp(i64::from(event.minute));
-        let user_action = UserAction(at as u64 + 1);
+        let user_action = UserAction(place + 1);
         let conversion_site = SiteId(event.conversion_site);
         match event.kind {
             Kind::Impression { site, bucket } => {
@@ -305,7 +360,7 @@ impl<'a> Worker<'a> {
                 self.device.save_impression(epoch, &impression);
                 Given::NOTHING
             }
-            Kind::Conversion => {
+            Kind::Conversion { value } => {
                 let Some(querier) = self.queriers[event.conversion_site as usize] else {
                     return Given::NOTHING;
                 };
@@ -319,38 +374,51 @@ impl<'a> Worker<'a> {
                     user_action,
                     window,
                 };
-                self.measure(querier, request, now)
+                self.measure(querier, request, value, now)
             }
         }
     }
 
     /// Lets the attacker act on the visit of an event: in a user action of its own.
-    fn act(&mut self, at: usize) {
+    fn act(&mut self, event: &Event, place: u64) {
         const ATTACK: u64 = 1 << 62;
-        let event = self.replay.workload.event(at);
+        let conversion_site = SiteId(event.conversion_site);
+        let visit = match event.kind {
+            Kind::Impression { site, .. } => Visit::Impression {
+                site: self.impression_site(site),
+                conversion_site,
+            },
+            Kind::Conversion { .. } => Visit::Conversion { conversion_site },
+        };
         if let Some((attack, _, memory)) = &mut self.attack {
+            self.tally.action();
             attack.attacker.act(&mut Stage {
                 device: &mut self.device,
                 workspace: &mut self.workspace,
                 memory,
+                tally: &mut self.tally,
                 strength: attack.strength,
                 epoch: EpochIndex(i64::from(event.epoch)),
                 lookback_epochs: self.replay.lookback_epochs,
                 now: Timestamp(i64::from(event.minute)),
-                user_action: UserAction(ATTACK + at as u64),
+                user_action: UserAction(ATTACK + place),
+                visit,
             });
+            memory.acted();
         }
     }
 
-    fn measure(&mut self, querier: usize, request: Request, now: Timestamp) -> Given {
+    fn measure(&mut self, querier: usize, request: Request, value: u32, now: Timestamp) -> Given {
         let Some(query) = &mut self.queries[querier] else {
             return Given::NOTHING;
         };
-        if query.retarget(request, now, Timestamp(i64::MIN)).is_err() {
+        let retargeted = query.retarget(request, now, Timestamp(i64::MIN));
+        if retargeted.and_then(|()| query.set_value(value)).is_err() {
             return Given::NOTHING;
         }
         self.device
             .report_in(query, &mut || 0.0, &mut self.workspace);
+        self.tally.honest(&self.workspace.changes().charges);
         let blocked = self
             .workspace
             .decision()
@@ -370,7 +438,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// The bucket of a report of value 1.
+/// The bucket of a last-touch report.
 fn bucket_of(report: &Histogram) -> Option<u8> {
     let at = report.buckets().iter().position(|value| *value > 0)?;
     u8::try_from(at).ok()

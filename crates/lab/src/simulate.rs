@@ -1,76 +1,154 @@
 //! Simulations: a workload under a policy and an attacker, and what becomes of honest queriers.
 
-use bigbird::{FilterKind, Policy, PolicyError, Profile};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::attack::{Attacker, Omniscient, Random, Strength};
-use crate::metrics::{self, Batch, Noise};
-use crate::replay::{Attack, Blocked, Given, Replay};
-use crate::workload::{Querier, QuerierOptions, Workload};
+use bigbird::{FilterKind, Policy, PolicyError, Profile};
+use thiserror::Error;
+
+use crate::attack::Attack;
+use crate::metrics::{self, Batch};
+use crate::read::ReadError;
+use crate::replay::{Blocked, Given, Replay};
+use crate::resilience::{Resilience, Spent};
+use crate::workload::{Querier, QuerierOptions, Survey, Workload};
 
 /// A workload with what does not depend on a run: its queriers, and what their reports would give
 /// without any limit.
 #[derive(Debug)]
 pub struct Laboratory<'w> {
     workload: &'w Workload,
-    queriers: Vec<Querier>,
+    survey: Survey,
     options: QuerierOptions,
+    lookback_epochs: u16,
     full: Vec<Given>,
     threads: usize,
+    /// What policies give without an attack: every attack is compared with that.
+    unattacked: Mutex<Vec<(Policy, Arc<Outcome>)>>,
 }
 
 /// The days before its own that a conversion looks at, in the paper's evaluation.
 const LOOKBACK_EPOCHS: u16 = 1;
 
+/// Why there is no result.
+#[derive(Debug, Error)]
+pub enum LabError {
+    /// A part of the workload is on disk and cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// There is no such policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
 impl<'w> Laboratory<'w> {
-    /// Prepares a workload.
+    /// Prepares a workload, in which a conversion looks at its own epoch and the one before, as in
+    /// the paper.
     ///
     /// # Errors
-    /// Never, as long as a policy without limits is valid.
+    /// If a part of the workload is on disk and cannot be read.
     pub fn new(
         workload: &'w Workload,
         options: QuerierOptions,
         threads: usize,
-    ) -> Result<Self, PolicyError> {
+    ) -> Result<Self, LabError> {
+        Self::with_lookback(workload, options, LOOKBACK_EPOCHS, threads)
+    }
+
+    /// Prepares a workload, in which a conversion looks at so many epochs before its own.
+    ///
+    /// # Errors
+    /// If a part of the workload is on disk and cannot be read.
+    pub fn with_lookback(
+        workload: &'w Workload,
+        options: QuerierOptions,
+        lookback_epochs: u16,
+        threads: usize,
+    ) -> Result<Self, LabError> {
         let no_limits = Profile::CookieMonster.policy().to_builder();
         let no_limits = no_limits.unlimited(FilterKind::Querier).build()?;
-        let queriers = workload.queriers(&options);
-        let full = Replay {
+        let survey = workload.survey(&options)?;
+        let replayed = Replay {
             workload,
-            queriers: &queriers,
+            survey: &survey,
             policy: &no_limits,
-            lookback_epochs: LOOKBACK_EPOCHS,
+            lookback_epochs,
             threads,
             attack: None,
         }
-        .run();
+        .run()?;
         Ok(Self {
             workload,
-            queriers,
+            survey,
             options,
-            full,
+            lookback_epochs,
+            full: replayed.given,
             threads,
+            unattacked: Mutex::default(),
         })
+    }
+
+    /// What happens in it.
+    pub fn workload(&self) -> &'w Workload {
+        self.workload
     }
 
     /// Who measures.
     pub fn queriers(&self) -> &[Querier] {
-        &self.queriers
+        &self.survey.queriers
     }
 
-    /// Replays the workload once.
-    pub fn run(&self, policy: &Policy, attack: Option<Attack<'_>>, noise: Noise) -> Outcome {
-        let kept = Replay {
+    /// Replays the workload once; under an attack also without it, unless that was done, to check
+    /// what the attack could do at most.
+    ///
+    /// # Errors
+    /// If a part of the workload is on disk and cannot be read.
+    pub fn run(
+        &self,
+        policy: &Policy,
+        attack: Option<Attack<'_>>,
+    ) -> Result<Arc<Outcome>, LabError> {
+        let Some(attack) = attack else {
+            return self.unattacked(policy);
+        };
+        let mut outcome = self.replay(policy, Some(attack))?;
+        let unattacked = self.unattacked(policy)?;
+        if let Some(resilience) = &mut outcome.resilience {
+            let (with, without) = (&outcome.batches, &unattacked.batches);
+            resilience.compare(&self.survey.queriers, with, without);
+        }
+        Ok(Arc::new(outcome))
+    }
+
+    /// A run without attack, which is made once.
+    fn unattacked(&self, policy: &Policy) -> Result<Arc<Outcome>, LabError> {
+        let mut known = self
+            .unattacked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, outcome)) = known.iter().find(|(of, _)| of == policy) {
+            return Ok(Arc::clone(outcome));
+        }
+        let outcome = Arc::new(self.replay(policy, None)?);
+        known.push((policy.clone(), Arc::clone(&outcome)));
+        Ok(outcome)
+    }
+
+    fn replay(&self, policy: &Policy, attack: Option<Attack<'_>>) -> Result<Outcome, LabError> {
+        let replayed = Replay {
             workload: self.workload,
-            queriers: &self.queriers,
+            survey: &self.survey,
             policy,
-            lookback_epochs: LOOKBACK_EPOCHS,
+            lookback_epochs: self.lookback_epochs,
             threads: self.threads,
             attack,
         }
-        .run();
-        let tau = self.options.tau;
-        let batches = metrics::batches(&self.queriers, &self.full, &kept, noise, tau);
-        Outcome { batches }
+        .run()?;
+        let queriers = &self.survey.queriers;
+        Ok(Outcome {
+            batches: metrics::batches(queriers, &self.full, &replayed.given, &self.options),
+            spent: replayed.spent,
+            resilience: replayed.resilience,
+        })
     }
 }
 
@@ -79,6 +157,10 @@ impl<'w> Laboratory<'w> {
 pub struct Outcome {
     /// Every complete batch.
     pub batches: Vec<Batch>,
+    /// What was spent of global budgets.
+    pub spent: Spent,
+    /// How near the attack came to its bounds.
+    pub resilience: Option<Resilience>,
 }
 
 impl Outcome {
@@ -112,37 +194,5 @@ impl Outcome {
         #[expect(clippy::cast_precision_loss, reason = "counts of reports and batches")]
         let count = self.batches.len() as f64;
         Some(shares.sum::<f64>() / count)
-    }
-}
-
-/// The attackers that there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttackerKind {
-    /// See [`Random`].
-    Random,
-    /// See [`Omniscient`].
-    Omniscient,
-}
-
-impl AttackerKind {
-    /// Every one.
-    pub const ALL: [Self; 2] = [Self::Random, Self::Omniscient];
-
-    /// What it does.
-    pub fn attacker(self) -> &'static dyn Attacker {
-        const RANDOM: Random = Random { share: 0.35 };
-        match self {
-            Self::Random => &RANDOM,
-            Self::Omniscient => &Omniscient,
-        }
-    }
-
-    /// Its attack, of a strength, with the random choices that follow from a seed.
-    pub fn attack(self, strength: Strength, seed: u64) -> Attack<'static> {
-        Attack {
-            attacker: self.attacker(),
-            strength,
-            seed,
-        }
     }
 }

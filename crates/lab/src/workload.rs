@@ -1,6 +1,9 @@
 //! Workloads: what the devices of a population do, in columns.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+
+use crate::read::ReadError;
 
 /// How many buckets a report has: the paper's evaluation has five.
 pub const BUCKETS: usize = 5;
@@ -34,49 +37,88 @@ pub enum Kind {
         bucket: u8,
     },
     /// Something is bought, or visited.
-    Conversion,
+    Conversion {
+        /// What it is worth, from 1 on.
+        value: u32,
+    },
 }
 
-/// The events of many devices: by device, and by time on each; at equal times impressions come
-/// first.
-#[derive(Debug, Clone, Default)]
-pub struct Workload {
+impl Kind {
+    /// The most impression sites that there can be.
+    pub const MAX_SITES: u32 = CONVERSION >> BUCKET_BITS;
+
+    /// The most that a conversion can be worth.
+    pub const MAX_VALUE: u32 = CONVERSION - 1;
+
+    /// Both kinds in one word.
+    fn pack(self) -> u32 {
+        match self {
+            Self::Impression { site, bucket } => site << BUCKET_BITS | u32::from(bucket),
+            Self::Conversion { value } => CONVERSION | value,
+        }
+    }
+
+    fn unpack(word: u32) -> Self {
+        if word & CONVERSION != 0 {
+            return Self::Conversion {
+                value: word & !CONVERSION,
+            };
+        }
+        Self::Impression {
+            site: word >> BUCKET_BITS,
+            bucket: (word & ((1 << BUCKET_BITS) - 1)) as u8,
+        }
+    }
+}
+
+const BUCKET_BITS: u32 = 3;
+
+/// The bit that a conversion has.
+const CONVERSION: u32 = 1 << 31;
+
+/// The events of some devices, in columns: by device, and by time on each; at equal times
+/// impressions come first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
     /// Where the events of each device begin, and where the last end.
     begins: Vec<u32>,
     minutes: Vec<u32>,
     epochs: Vec<u16>,
     conversion_sites: Vec<u32>,
-    /// Site and bucket of an impression, or [`CONVERSION`].
-    impressions: Vec<u32>,
+    /// Packed [`Kind`]s.
+    kinds: Vec<u32>,
     rows: Vec<u32>,
-    /// The name of each conversion site, by number.
-    pub conversion_site_names: Vec<String>,
-    /// The name of each impression site, by number.
-    pub impression_site_names: Vec<String>,
 }
 
-const CONVERSION: u32 = u32::MAX;
+impl Default for Part {
+    fn default() -> Self {
+        Self {
+            begins: vec![0],
+            minutes: Vec::new(),
+            epochs: Vec::new(),
+            conversion_sites: Vec::new(),
+            kinds: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+}
 
-impl Workload {
+impl Part {
     /// Adds a device, whose events may come in any order.
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "fewer than four billion events"
+        reason = "a part has fewer than four billion events"
     )]
     pub fn push_device(&mut self, events: &mut [Event]) {
-        if self.begins.is_empty() {
-            self.begins.push(0);
-        }
-        let rank = |event: &Event| (event.minute, event.kind == Kind::Conversion, event.row);
-        events.sort_unstable_by_key(rank);
+        events.sort_unstable_by_key(|event| {
+            let is_conversion = matches!(event.kind, Kind::Conversion { .. });
+            (event.minute, is_conversion, event.row)
+        });
         for event in events {
             self.minutes.push(event.minute);
             self.epochs.push(event.epoch);
             self.conversion_sites.push(event.conversion_site);
-            self.impressions.push(match event.kind {
-                Kind::Impression { site, bucket } => site << 3 | u32::from(bucket),
-                Kind::Conversion => CONVERSION,
-            });
+            self.kinds.push(event.kind.pack());
             self.rows.push(event.row);
         }
         self.begins.push(self.minutes.len() as u32);
@@ -84,7 +126,7 @@ impl Workload {
 
     /// How many devices there are.
     pub fn devices(&self) -> usize {
-        self.begins.len().saturating_sub(1)
+        self.begins.len() - 1
     }
 
     /// How many events there are.
@@ -108,66 +150,239 @@ impl Workload {
             minute: self.minutes[at],
             epoch: self.epochs[at],
             conversion_site: self.conversion_sites[at],
-            kind: self.kind(at),
+            kind: Kind::unpack(self.kinds[at]),
             row: self.rows[at],
         }
     }
 
-    fn kind(&self, at: usize) -> Kind {
-        match self.impressions[at] {
-            CONVERSION => Kind::Conversion,
-            packed => Kind::Impression {
-                site: packed >> 3,
-                bucket: (packed & 7) as u8,
-            },
+    /// Every event, in order.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        (0..self.len()).map(|at| self.event(at))
+    }
+}
+
+/// The events of many devices, in parts that are worked on one by one.
+#[derive(Debug, Default)]
+pub struct Workload {
+    parts: Vec<Placed>,
+    devices: usize,
+    events: usize,
+    /// The name of each conversion site, by number.
+    pub conversion_site_names: Vec<String>,
+    /// The name of each impression site, by number.
+    pub impression_site_names: Vec<String>,
+}
+
+/// A part, and what comes before it.
+#[derive(Debug)]
+struct Placed {
+    first_device: usize,
+    first_event: usize,
+    part: Part,
+}
+
+/// How many devices a part in memory has at most.
+const DEVICES_OF_PART: usize = 4096;
+
+impl Workload {
+    /// Adds a device, whose events may come in any order.
+    pub fn push_device(&mut self, events: &mut [Event]) {
+        match self.parts.last_mut() {
+            Some(last) if last.part.devices() < DEVICES_OF_PART => {
+                last.part.push_device(events);
+                self.devices += 1;
+                self.events += events.len();
+            }
+            _ => {
+                let mut part = Part::default();
+                part.push_device(events);
+                self.push_part(part);
+            }
         }
     }
 
-    /// The queriers: every conversion site with at least so many conversions a day, on average over
-    /// the days that have any, rounded down; each with its batches.
-    pub fn queriers(&self, options: &QuerierOptions) -> Vec<Querier> {
+    /// Adds the devices of a part.
+    pub fn push_part(&mut self, part: Part) {
+        let (first_device, first_event) = (self.devices, self.events);
+        self.devices += part.devices();
+        self.events += part.len();
+        self.parts.push(Placed {
+            first_device,
+            first_event,
+            part,
+        });
+    }
+
+    /// How many devices there are.
+    pub fn devices(&self) -> usize {
+        self.devices
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.events
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.events == 0
+    }
+
+    /// How many parts there are.
+    pub fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// A part.
+    ///
+    /// # Errors
+    /// If it is on disk and cannot be read.
+    pub fn part(&self, number: usize) -> Result<Cow<'_, Part>, ReadError> {
+        Ok(Cow::Borrowed(&self.parts[number].part))
+    }
+
+    /// How many devices and how many events come before a part.
+    pub(crate) fn before(&self, number: usize) -> (usize, usize) {
+        let placed = &self.parts[number];
+        (placed.first_device, placed.first_event)
+    }
+
+    /// The number of events of each part.
+    pub(crate) fn part_lens(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().map(|placed| placed.part.len())
+    }
+
+    /// Looks through all events once: who measures, and how busy each site is.
+    ///
+    /// # Errors
+    /// If a part is on disk and cannot be read.
+    pub fn survey(&self, options: &QuerierOptions) -> Result<Survey, ReadError> {
         let sites = self.conversion_site_names.len();
-        let mut reports: Vec<Vec<u32>> = vec![Vec::new(); sites];
-        let mut days: Vec<BTreeSet<u16>> = vec![BTreeSet::new(); sites];
-        let mut buckets = vec![[0_u64; BUCKETS]; sites];
-        for at in 0..self.len() {
-            let site = self.conversion_sites[at] as usize;
-            match self.kind(at) {
-                Kind::Conversion => {
-                    reports[site].push(u32::try_from(at).unwrap_or(u32::MAX));
-                    days[site].insert(self.epochs[at]);
+        let mut seen = vec![Seen::default(); sites];
+        let mut impressions = vec![0_u64; self.impression_site_names.len()];
+        let mut on_device: Vec<u32> = vec![0; sites];
+        for number in 0..self.parts.len() {
+            let part = self.part(number)?;
+            let (_, first_event) = self.before(number);
+            for device in 0..part.devices() {
+                for at in part.range(device) {
+                    let event = part.event(at);
+                    let site = event.conversion_site as usize;
+                    match event.kind {
+                        Kind::Conversion { value } => {
+                            on_device[site] += 1;
+                            seen[site].conversion(&event, value, first_event + at);
+                        }
+                        Kind::Impression {
+                            site: shown,
+                            bucket,
+                        } => {
+                            seen[site].buckets[usize::from(bucket)] += 1;
+                            impressions[shown as usize] += 1;
+                        }
+                    }
                 }
-                Kind::Impression { bucket, .. } => buckets[site][usize::from(bucket)] += 1,
+                for at in part.range(device) {
+                    let site = part.conversion_sites[at] as usize;
+                    let count = std::mem::take(&mut on_device[site]);
+                    seen[site].most_of_a_device = seen[site].most_of_a_device.max(count);
+                }
             }
         }
-        let mut queriers = Vec::new();
-        for (site, mut reports) in reports.into_iter().enumerate() {
-            let a_day = reports.len().checked_div(days[site].len()).unwrap_or(0);
-            if a_day < options.min_conversions_a_day {
-                continue;
-            }
-            reports.sort_unstable_by_key(|&at| {
-                let at = at as usize;
-                (self.minutes[at], self.rows[at])
-            });
-            let shown: u64 = buckets[site].iter().sum();
-            #[expect(clippy::cast_precision_loss, reason = "counts of events")]
-            let shares = buckets[site].map(|count| count as f64 / shown.max(1) as f64);
-            let batch = (options.batch_days * a_day).max(options.min_batch);
-            queriers.push(Querier {
-                site: u32::try_from(site).unwrap_or(u32::MAX),
-                a_day,
-                batch,
-                noise_scale: noise_scale(batch, shares, options),
-                reports,
-            });
+        let queriers = (0..)
+            .zip(seen)
+            .filter_map(|(site, seen)| seen.querier(site, options))
+            .collect();
+        Ok(Survey {
+            queriers,
+            impressions,
+        })
+    }
+}
+
+/// What one look through a workload tells.
+#[derive(Debug, Clone)]
+pub struct Survey {
+    /// Every conversion site with at least so many conversions a day, on average over the days that
+    /// have any, rounded down; each with its batches.
+    pub queriers: Vec<Querier>,
+    /// How many impressions each impression site has.
+    pub impressions: Vec<u64>,
+}
+
+/// What is known of a conversion site.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    /// Minute, row and place of its conversions.
+    conversions: Vec<(u32, u32, u32)>,
+    /// Their values, by place; empty if all are 1.
+    values: Vec<(u32, u32)>,
+    days: BTreeSet<u16>,
+    buckets: [u64; BUCKETS],
+    most_of_a_device: u32,
+}
+
+impl Seen {
+    fn conversion(&mut self, event: &Event, value: u32, at: usize) {
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        self.conversions.push((event.minute, event.row, at));
+        self.days.insert(event.epoch);
+        if value != 1 {
+            self.values.push((at, value));
         }
-        queriers
+    }
+
+    fn querier(mut self, site: u32, options: &QuerierOptions) -> Option<Querier> {
+        let count = self.conversions.len();
+        let a_day = count.checked_div(self.days.len()).unwrap_or(0);
+        if a_day < options.min_conversions_a_day.max(1) {
+            return None;
+        }
+        self.conversions.sort_unstable();
+        let reports: Vec<u32> = self.conversions.iter().map(|(_, _, at)| *at).collect();
+        let values = self.values_in_order(&reports);
+        let max_value = values.iter().copied().max().unwrap_or(1);
+        let shown: u64 = self.buckets.iter().sum();
+        let batch = (options.batch_days * a_day).max(options.min_batch);
+        #[expect(clippy::cast_precision_loss, reason = "counts of events")]
+        let (shares, worth) = {
+            let total: u64 = values.iter().copied().map(u64::from).sum();
+            let mean = match values.is_empty() {
+                true => 1.0,
+                false => total as f64 / count as f64,
+            };
+            let shares = self.buckets.map(|count| count as f64 / shown.max(1) as f64);
+            (shares, batch as f64 * mean)
+        };
+        Some(Querier {
+            site,
+            a_day,
+            batch,
+            noise_scale: noise_scale(worth, &shares, options.target_error, options.tau),
+            max_value,
+            most_of_a_device: self.most_of_a_device,
+            reports,
+            values,
+        })
+    }
+
+    fn values_in_order(&mut self, reports: &[u32]) -> Vec<u32> {
+        if self.values.is_empty() {
+            return Vec::new();
+        }
+        self.values.sort_unstable();
+        reports
+            .iter()
+            .map(|at| {
+                let found = self.values.binary_search_by_key(at, |(place, _)| *place);
+                found.map_or(1, |found| self.values[found].1)
+            })
+            .collect()
     }
 }
 
 /// How queriers, their batches and their noise are chosen (the paper's evaluation).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuerierOptions {
     /// How many conversions a day a site must have: 100 in the paper, 50 in its artifact.
     pub min_conversions_a_day: usize,
@@ -179,6 +394,8 @@ pub struct QuerierOptions {
     pub target_error: f64,
     /// The share of a batch below which errors are not relative to the bucket any more.
     pub tau: f64,
+    /// How much noise is added to sums.
+    pub noise: Noise,
 }
 
 impl Default for QuerierOptions {
@@ -189,8 +406,19 @@ impl Default for QuerierOptions {
             min_batch: 5000,
             target_error: 0.05,
             tau: 0.05,
+            noise: Noise::Paper,
         }
     }
+}
+
+/// How much noise is added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Noise {
+    /// Of scale 1/ε, as in the paper's figures.
+    #[default]
+    Paper,
+    /// Of scale 2/ε, which is what its accounting assumes.
+    Consistent,
 }
 
 /// A conversion site that measures.
@@ -204,23 +432,31 @@ pub struct Querier {
     pub batch: usize,
     /// b: the scale of the noise on each sum.
     pub noise_scale: f64,
+    /// The most that one of its conversions is worth.
+    pub max_value: u32,
+    /// The most conversions that one device has of it (m of the resilience theorem).
+    pub most_of_a_device: u32,
     /// The places of its conversions, in the order of time.
     pub reports: Vec<u32>,
+    /// What they are worth, in the same order; empty if all are worth 1.
+    pub values: Vec<u32>,
 }
 
 impl Querier {
-    /// What each report costs: 1/b.
+    /// What a report of the largest value costs: that value over b.
     pub fn epsilon(&self) -> f64 {
-        1.0 / self.noise_scale
+        f64::from(self.max_value) / self.noise_scale
     }
 }
 
-/// b such that noise alone gives the wanted error, if buckets have these shares.
-#[expect(clippy::cast_precision_loss, reason = "counts of reports")]
-fn noise_scale(batch: usize, shares: [f64; BUCKETS], options: &QuerierOptions) -> f64 {
+/// b such that noise alone gives the wanted error on a sum worth so much, if buckets have these
+/// shares of it (the paper's evaluation; `tau` as in its RMSRE).
+pub fn noise_scale(worth: f64, shares: &[f64], target_error: f64, tau: f64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a count of buckets")]
+    let buckets = shares.len() as f64;
     let squares: f64 = shares
         .iter()
-        .map(|share| 1.0 / share.max(options.tau).powi(2))
+        .map(|share| 1.0 / share.max(tau).powi(2))
         .sum();
-    options.target_error * batch as f64 / (2.0 / BUCKETS as f64 * squares).sqrt()
+    target_error * worth / (2.0 / buckets * squares).sqrt()
 }

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bigbird::{FilterKind, Policy, Profile};
-use bigbird_lab::attack::Strength;
+use bigbird_lab::attack::{Attack, Strength, attackers};
 use bigbird_lab::criteo::read_prepared;
-use bigbird_lab::metrics::{Batch, Noise};
-use bigbird_lab::simulate::{AttackerKind, Laboratory};
+use bigbird_lab::metrics::Batch;
+use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::workload::QuerierOptions;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ fn policy(run: &Value) -> Policy {
 }
 
 /// A batch as the artifact tells it.
-fn of_artifact(batch: &Value) -> (f64, u64, Vec<u32>, Vec<u32>, f64, Vec<u64>) {
+fn of_artifact(batch: &Value) -> (f64, u64, Vec<u64>, Vec<u64>, f64, Vec<u64>) {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -37,7 +37,7 @@ fn of_artifact(batch: &Value) -> (f64, u64, Vec<u32>, Vec<u32>, f64, Vec<u64>) {
     )]
     let counts = |name: &str| {
         let counts = batch[name].as_array().unwrap().iter();
-        counts.map(|count| count.as_f64().unwrap() as u32).collect()
+        counts.map(|count| count.as_f64().unwrap() as u64).collect()
     };
     let causes = [
         "domainCap",
@@ -58,7 +58,7 @@ fn of_artifact(batch: &Value) -> (f64, u64, Vec<u32>, Vec<u32>, f64, Vec<u64>) {
     )
 }
 
-fn ours(batch: &Batch) -> (f64, u64, Vec<u32>, Vec<u32>, f64, Vec<u64>) {
+fn ours(batch: &Batch) -> (f64, u64, Vec<u64>, Vec<u64>, f64, Vec<u64>) {
     (
         batch.epsilon,
         batch.size as u64,
@@ -89,20 +89,21 @@ fn the_laboratory_agrees_with_the_papers_artifact() {
     let laboratory = Laboratory::new(&workload, options, 2).unwrap();
     for run in results["runs"].as_array().unwrap() {
         let policy = policy(run);
-        let kind = match run["attacker"].as_str().unwrap() {
-            "random" => Some(AttackerKind::Random),
-            "omniscient" => Some(AttackerKind::Omniscient),
-            _ => None,
-        };
         let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
-        let attack = kind.map(|kind| kind.attack(Strength::of_paper(cap), 1));
-        let outcome = laboratory.run(&policy, attack, Noise::Paper);
+        let attacker = attackers::by_name(run["attacker"].as_str().unwrap());
+        let attack = attacker.map(|attacker| Attack {
+            attacker,
+            strength: Strength::of_paper(cap),
+            seed: 1,
+        });
+        let outcome = laboratory.run(&policy, attack).unwrap();
         let (median, expected) = (
             outcome.error(50.0).unwrap(),
             run["median"].as_f64().unwrap(),
         );
         let apart = (median / expected - 1.0).abs();
-        if kind.is_some() {
+        if let Some(resilience) = &outcome.resilience {
+            assert!(resilience.hold(), "{resilience:?}: {policy:?} {attack:?}");
             assert!(
                 apart < 0.05,
                 "{median}, not {expected}: {policy:?} {attack:?}"

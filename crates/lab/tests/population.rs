@@ -2,10 +2,12 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use bigbird::{Policy, Profile};
-use bigbird_lab::attack::Strength;
-use bigbird_lab::metrics::Noise;
-use bigbird_lab::replay::{Attack, Blocked};
-use bigbird_lab::simulate::{AttackerKind, Laboratory, Outcome};
+use std::sync::Arc;
+
+use bigbird_lab::attack::attackers::{Omniscient, Random};
+use bigbird_lab::attack::{Attack, Attacker, Strength};
+use bigbird_lab::replay::Blocked;
+use bigbird_lab::simulate::{Laboratory, Outcome};
 use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::workload::{Kind, QuerierOptions, Workload};
 
@@ -18,29 +20,35 @@ fn workload() -> Workload {
     .generate()
 }
 
-fn attack(kind: AttackerKind, cap: Option<u32>) -> Attack<'static> {
+const RANDOM: Random = Random { share: 0.35 };
+
+fn attack(attacker: &dyn Attacker, cap: Option<u32>) -> Attack<'_> {
     let strength = Strength {
         conversion_sites: 1,
         ..Strength::of_paper(cap)
     };
-    kind.attack(strength, 1)
+    Attack {
+        attacker,
+        strength,
+        seed: 1,
+    }
 }
 
 #[test]
 fn devices_do_what_the_papers_do() {
     let workload = workload();
-    let of = |kind: fn(Kind) -> bool| -> Vec<usize> {
-        (0..workload.devices())
-            .map(|device| {
-                workload
-                    .range(device)
-                    .filter(|at| kind(workload.event(*at).kind))
-                    .count()
-            })
-            .collect()
-    };
-    let impressions = of(|kind| kind != Kind::Conversion);
-    let conversions = of(|kind| kind == Kind::Conversion);
+    let (mut impressions, mut conversions) = (Vec::new(), Vec::new());
+    for number in 0..workload.parts() {
+        let part = workload.part(number).unwrap();
+        for device in 0..part.devices() {
+            let shown = part
+                .range(device)
+                .filter(|at| matches!(part.event(*at).kind, Kind::Impression { .. }))
+                .count();
+            impressions.push(shown);
+            conversions.push(part.range(device).len() - shown);
+        }
+    }
     #[expect(clippy::cast_precision_loss, reason = "counts of devices")]
     let mean = |counts: &[usize]| counts.iter().sum::<usize>() as f64 / counts.len() as f64;
     assert!((mean(&impressions) / 3.29 - 1.0).abs() < 0.02);
@@ -58,10 +66,12 @@ fn devices_do_what_the_papers_do() {
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let workload = workload();
-    let run = |threads| -> Outcome {
+    let run = |threads| -> Arc<Outcome> {
         let laboratory = Laboratory::new(&workload, QuerierOptions::default(), threads).unwrap();
-        let attack = attack(AttackerKind::Random, Some(2));
-        laboratory.run(&Profile::BigBird.policy(), Some(attack), Noise::Paper)
+        let attack = attack(&RANDOM, Some(2));
+        laboratory
+            .run(&Profile::BigBird.policy(), Some(attack))
+            .unwrap()
     };
     let one = run(1);
     assert!(!one.batches.is_empty());
@@ -79,7 +89,7 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
         policy.impression_site(epsilon).build().unwrap()
     };
     let median = |policy: &Policy, attack: Option<Attack<'_>>| {
-        let outcome = laboratory.run(policy, attack, Noise::Paper);
+        let outcome = laboratory.run(policy, attack).unwrap();
         (outcome.error(50.0).unwrap(), outcome)
     };
     let (alone, _) = median(&Profile::CookieMonster.policy(), None);
@@ -91,8 +101,8 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
     let (too_small, _) = median(&quota(0.5), None);
     assert!(too_small > 2.0 * alone, "{too_small} and {alone}");
 
-    let random = attack(AttackerKind::Random, Some(2));
-    let no_cap = attack(AttackerKind::Random, None);
+    let random = attack(&RANDOM, Some(2));
+    let no_cap = attack(&RANDOM, None);
     let (drained, outcome) = median(&Profile::GlobalOnly.policy(), Some(no_cap));
     assert!(drained > 5.0 * alone, "{drained} and {alone}");
     assert!(outcome.blocked_share(Blocked::Global).unwrap() > 0.3);
@@ -105,7 +115,7 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
         .max_by_key(|cause| outcome.blocked()[*cause as usize]);
     assert_eq!(most, Some(Blocked::Global));
 
-    let omniscient = attack(AttackerKind::Omniscient, Some(2));
+    let omniscient = attack(&Omniscient, Some(2));
     let (worse, _) = median(&quota(2.0), Some(omniscient));
     assert!(worse > 2.0 * held, "{worse} and {held}");
     let one = Profile::BigBird
@@ -114,7 +124,7 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
         .domain_cap(1)
         .build()
         .unwrap();
-    let omniscient = attack(AttackerKind::Omniscient, Some(1));
+    let omniscient = attack(&Omniscient, Some(1));
     let (capped, _) = median(&one, Some(omniscient));
     assert!(capped < 0.6 * worse, "{capped} and {worse}");
 }

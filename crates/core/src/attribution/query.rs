@@ -145,6 +145,22 @@ impl AttributionQuery {
         self.impression_sites.dedup();
     }
 
+    /// Asks about a conversion of another value. For simulations.
+    ///
+    /// # Errors
+    /// If the value is 0 or above the largest that a conversion can have.
+    pub fn set_value(&mut self, value: u32) -> Result<(), QueryError> {
+        let max_value = self.noise.sensitivity().get() / 2;
+        if value == 0 || u64::from(value) > max_value {
+            return Err(QueryError::Value {
+                got: value,
+                max_value: u32::try_from(max_value).unwrap_or(u32::MAX),
+            });
+        }
+        self.value = value;
+        Ok(())
+    }
+
     /// The same question with another epsilon: what would that have cost?
     #[must_use]
     pub fn with_epsilon(&self, epsilon: Epsilon) -> Self {
@@ -177,6 +193,12 @@ impl AttributionQuery {
     pub fn set_callers(&mut self, mut callers: Vec<SiteId>) {
         callers.truncate(Self::MAX_CALLERS);
         self.callers = callers;
+    }
+
+    /// Makes one caller ask alone. For simulations: nothing is allocated.
+    pub fn set_caller(&mut self, caller: SiteId) {
+        self.callers.clear();
+        self.callers.push(caller);
     }
 
     /// What a conversion of the largest value costs.

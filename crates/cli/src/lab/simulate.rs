@@ -1,20 +1,18 @@
 //! `bigbird simulate`: a workload under policies and attackers, one run or a sweep.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use bigbird::{Capacity, FilterKind, MicroEpsilon, Policy, Profile};
-use bigbird_lab::attack::Strength;
-use bigbird_lab::criteo;
-use bigbird_lab::metrics::{Batch, Noise};
+use bigbird::{Capacity, FilterKind, Policy, Profile};
+use bigbird_lab::attack::{Attacker, Strength, attackers};
+use bigbird_lab::experiment::Experiment;
 use bigbird_lab::replay::Blocked;
-use bigbird_lab::simulate::{AttackerKind, Laboratory, Outcome};
-use bigbird_lab::synthetic::{Population, Preset};
-use bigbird_lab::workload::{Querier, QuerierOptions, Workload};
-use clap::ValueEnum;
+use bigbird_lab::simulate::Outcome;
+use bigbird_lab::workload::Workload;
 use serde_json::{Value, json};
 
+use super::source::Source;
 use crate::{Failed, Finished, output};
 
 #[derive(Debug, clap::Args)]
@@ -28,24 +26,19 @@ is a run for each combination. A parameter that a profile does not have is passe
 Errors are RMSRE, the root of the mean squared relative error of a batch's buckets; blocked is the
 share of reports of which something was blocked, the mean over batches, by its first cause.")]
 pub(crate) struct Args {
-    /// The artifact's files 20last_impressions.pqt and 20last_conversions.pqt, instead of a
-    /// synthetic population
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["scale", "preset"])]
-    criteo_prepared: Option<PathBuf>,
-    /// The size of the synthetic population; 1 is the paper's 1.4 million devices
-    #[arg(long, default_value_t = 0.1)]
-    scale: f64,
-    /// What the synthetic population is fitted to
-    #[arg(long, value_enum, default_value_t)]
-    preset: PresetName,
-    /// How many conversions a day a site must have to measure
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
-    min_conversions_per_day: usize,
+    #[command(flatten)]
+    source: Source,
     /// Profiles: big-bird, w3c-draft, cookie-monster, global-only
     #[arg(long, value_delimiter = ',', default_value = "big-bird")]
     profile: Vec<Profile>,
-    /// Attackers: none, random, omniscient
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "none")]
+    /// Attackers: none, random, omniscient, naive, intermediaries, slow, drain-conversion-site,
+    /// drain-impression-site
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "none"
+    )]
     attacker: Vec<AttackerName>,
     /// Querier budgets, in epsilons
     #[arg(
@@ -97,42 +90,37 @@ pub(crate) struct Args {
     /// scale says]
     #[arg(long, value_name = "COUNT")]
     owned_sites: Option<u32>,
-    /// Noise of scale 1/epsilon, as in the paper's figures, or of twice that, as its accounting
-    /// assumes
-    #[arg(long, value_enum, default_value_t)]
-    noise: NoiseName,
-    /// What all random choices follow from
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// How many threads work; results do not depend on it [default: all cores]
-    #[arg(long)]
-    threads: Option<usize>,
     /// Print the runs with all their batches as JSON
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum PresetName {
-    /// What is published without attack
-    #[default]
-    Published,
-    /// The paper's results under attack as well: nothing that it gives under attack is a prediction
-    AttackFitted,
+/// An attacker, or none.
+#[derive(Clone, Copy)]
+struct AttackerName(Option<&'static dyn Attacker>);
+
+impl std::fmt::Debug for AttackerName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.map_or("none", Attacker::name))
+    }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
-enum AttackerName {
-    None,
-    Random,
-    Omniscient,
-}
+impl FromStr for AttackerName {
+    type Err = String;
 
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum NoiseName {
-    #[default]
-    Paper,
-    Consistent,
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let names = || attackers::ALL.map(Attacker::name).join(", ");
+        match attackers::by_name(text) {
+            Some(attacker) => Ok(Self(Some(attacker))),
+            None => Err(format!(
+                "there is none of that name; there are none, {}",
+                names()
+            )),
+        }
+    }
 }
 
 /// A number, or `none`.
@@ -153,104 +141,52 @@ impl FromStr for Limit {
     }
 }
 
-/// One run.
-#[derive(Debug, Clone, PartialEq)]
-struct Run {
-    profile: Profile,
-    policy: Policy,
-    attack: Option<(AttackerKind, Strength)>,
-}
-
 pub(crate) fn run(args: &Args) -> Finished {
-    if !(args.scale > 0.0 && args.scale <= 10.0) {
-        let why = format!("--scale must be in (0, 10], got {}", args.scale);
-        return Err(Failed::because(why));
+    let experiments = args.experiments()?;
+    let workload = args.source.workload()?;
+    let laboratory = args.source.laboratory(&workload)?;
+    let mut outcomes = Vec::new();
+    for experiment in &experiments {
+        outcomes.push(experiment.run(&laboratory, args.source.seed)?);
     }
-    let runs = args.runs()?;
-    let workload = args.workload()?;
-    let options = QuerierOptions {
-        min_conversions_a_day: args.min_conversions_per_day,
-        ..QuerierOptions::default()
-    };
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.unwrap_or_else(cores);
-    let laboratory = Laboratory::new(&workload, options, threads)?;
-    if laboratory.queriers().is_empty() {
-        return Err(Failed::because(format!(
-            "no conversion site has {} conversions a day: --min-conversions-per-day must be less",
-            args.min_conversions_per_day
-        )));
-    }
-    let complete = |querier: &Querier| querier.reports.len() >= querier.batch;
-    if !laboratory.queriers().iter().any(complete) {
-        return Err(Failed::because(format!(
-            "no querier has conversions for one batch of at least {} reports: the workload must be \
-             larger",
-            options.min_batch
-        )));
-    }
-    let noise = match args.noise {
-        NoiseName::Paper => Noise::Paper,
-        NoiseName::Consistent => Noise::Consistent,
-    };
-    let outcomes: Vec<Outcome> = runs
-        .iter()
-        .map(|run| {
-            let attack = run
-                .attack
-                .map(|(kind, strength)| kind.attack(strength, args.seed));
-            laboratory.run(&run.policy, attack, noise)
-        })
-        .collect();
+    let good = outcomes.iter().all(|outcome| {
+        let resilience = outcome.resilience.as_ref();
+        resilience.is_none_or(bigbird_lab::resilience::Resilience::hold)
+    });
     let text = if args.json {
-        let runs = runs.iter().zip(&outcomes);
-        let runs: Vec<Value> = runs.map(|(run, it)| run_json(run, it, &workload)).collect();
+        let runs = experiments.iter().zip(&outcomes);
+        let runs: Vec<Value> = runs
+            .map(|(experiment, outcome)| experiment.to_json("simulate", outcome, &workload))
+            .collect();
         output::json(&json!({ "runs": runs }))?
     } else {
-        tell(args, &workload, &runs, &outcomes)?
+        tell(args, &workload, &experiments, &outcomes)?
     };
-    Ok((text, true))
+    Ok((text, good))
 }
 
 impl Args {
-    fn workload(&self) -> Result<Workload, Failed> {
-        if let Some(folder) = &self.criteo_prepared {
-            return criteo::read_prepared(folder)
-                .map_err(|error| Failed::unreadable(error.to_string()));
-        }
-        let preset = match self.preset {
-            PresetName::Published => Preset::Published,
-            PresetName::AttackFitted => Preset::AttackFitted,
-        };
-        let population = Population {
-            preset,
-            scale: self.scale,
-            seed: self.seed,
-        };
-        Ok(population.generate())
-    }
-
     /// Every combination that differs from those before it.
-    fn runs(&self) -> Result<Vec<Run>, Failed> {
-        let mut runs: Vec<Run> = Vec::new();
+    fn experiments(&self) -> Result<Vec<Experiment>, Failed> {
+        let mut experiments: Vec<Experiment> = Vec::new();
         for &profile in &self.profile {
             for policy in self.policies(profile)? {
-                for &attacker in &self.attacker {
+                for &AttackerName(attacker) in &self.attacker {
                     for attack in self.attacks(attacker, &policy) {
                         let policy = policy.clone();
-                        let run = Run {
+                        let experiment = Experiment {
                             profile,
                             policy,
                             attack,
                         };
-                        if !runs.contains(&run) {
-                            runs.push(run);
+                        if !experiments.contains(&experiment) {
+                            experiments.push(experiment);
                         }
                     }
                 }
             }
         }
-        Ok(runs)
+        Ok(experiments)
     }
 
     fn policies(&self, profile: Profile) -> Result<Vec<Policy>, Failed> {
@@ -298,25 +234,13 @@ impl Args {
 
     fn attacks(
         &self,
-        attacker: AttackerName,
+        attacker: Option<&'static dyn Attacker>,
         policy: &Policy,
-    ) -> Vec<Option<(AttackerKind, Strength)>> {
-        let kind = match attacker {
-            AttackerName::None => return vec![None],
-            AttackerName::Random => AttackerKind::Random,
-            AttackerName::Omniscient => AttackerKind::Omniscient,
+    ) -> Vec<Option<(&'static dyn Attacker, Strength)>> {
+        let Some(attacker) = attacker else {
+            return vec![None];
         };
         let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
-        // A smaller population has fewer conversion sites, each as busy as before.
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a part of ten"
-        )]
-        let of_ten = match self.criteo_prepared {
-            Some(_) => 10,
-            None => (10.0 * self.scale).round().max(1.0) as u32,
-        };
         let mut attacks = Vec::new();
         for &sybils in &self.sybils {
             for &first_rank in &self.rank_start {
@@ -324,10 +248,10 @@ impl Args {
                     sybils,
                     first_rank,
                     impression_sites: self.owned_sites.unwrap_or(10),
-                    conversion_sites: self.owned_sites.unwrap_or(of_ten),
+                    conversion_sites: self.owned_sites.unwrap_or(self.source.of_ten_sites()),
                     ..Strength::of_paper(cap)
                 };
-                attacks.push(Some((kind, strength)));
+                attacks.push(Some((attacker, strength)));
             }
         }
         attacks
@@ -350,110 +274,38 @@ fn whole(number: f64) -> Result<u32, Failed> {
     )))
 }
 
-fn attacker(run: &Run) -> &'static str {
-    run.attack
-        .map_or("none", |(kind, _)| kind.attacker().name())
-}
-
-fn epsilons(policy: &Policy, kind: FilterKind) -> Option<f64> {
-    policy
-        .capacities()
-        .of(kind)
-        .amount()
-        .map(MicroEpsilon::to_epsilon)
-}
-
-fn run_json(run: &Run, outcome: &Outcome, workload: &Workload) -> Value {
-    let strength = run.attack.map(|(_, strength)| strength);
-    let batches: Vec<Value> = outcome
-        .batches
-        .iter()
-        .map(|it| batch_json(it, workload))
-        .collect();
-    json!({
-        "suite": "simulate",
-        "profile": run.profile.to_string(),
-        "attacker": attacker(run),
-        "querier": epsilons(&run.policy, FilterKind::Querier),
-        "global": epsilons(&run.policy, FilterKind::Global),
-        "impressionSite": epsilons(&run.policy, FilterKind::ImpressionSite),
-        "conversionSite": epsilons(&run.policy, FilterKind::ConversionSite),
-        "cap": run.policy.domain_cap(),
-        "sybils": strength.map(|strength| strength.sybils),
-        "rankStart": strength.map(|strength| strength.first_rank),
-        "median": outcome.error(50.0),
-        "p95": outcome.error(95.0),
-        "blocked": blocked_json(&outcome.blocked()),
-        "batches": batches,
-    })
-}
-
-fn batch_json(batch: &Batch, workload: &Workload) -> Value {
-    let name = &workload.conversion_site_names[batch.conversion_site as usize];
-    json!({
-        "conversionSite": name.parse::<u64>().map_or_else(|_| json!(name), |number| json!(number)),
-        "epsilon": batch.epsilon,
-        "noiseScale": batch.noise_scale,
-        "size": batch.size,
-        "full": batch.full,
-        "kept": batch.kept,
-        "rmsre": batch.rmsre,
-        "rmsreByNoise": batch.parts.noise,
-        "rmsreByBlocking": batch.parts.bias,
-        "blocked": blocked_json(&batch.blocked.map(u64::from)),
-    })
-}
-
-fn blocked_json(blocked: &[u64; Blocked::ALL.len()]) -> Value {
-    let count = |cause: Blocked| blocked[cause as usize];
-    json!({
-        "domainCap": count(Blocked::DomainCap),
-        "querier": count(Blocked::Querier),
-        "global": count(Blocked::Global),
-        "impressionSite": count(Blocked::ImpressionSite),
-        "conversionSite": count(Blocked::ConversionSite),
-    })
-}
-
 fn tell(
     args: &Args,
     workload: &Workload,
-    runs: &[Run],
-    outcomes: &[Outcome],
+    runs: &[Experiment],
+    outcomes: &[Arc<Outcome>],
 ) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
-    let source = match (&args.criteo_prepared, args.preset) {
-        (Some(folder), _) => folder.display().to_string(),
-        (None, PresetName::Published) => "a synthetic population".to_owned(),
-        (None, PresetName::AttackFitted) => {
-            "a synthetic population that was fitted to results under attack".to_owned()
-        }
-    };
     writeln!(
         text,
-        "{} devices and {} events of {source}; {} batches.\n",
+        "{} devices and {} events of {}; {} batches.\n",
         workload.devices(),
         workload.len(),
+        args.source,
         outcomes.first().map_or(0, |outcome| outcome.batches.len())
     )?;
     let percent = |share: Option<f64>| match share {
         Some(share) => format!("{:.1}%", 100.0 * share),
         None => "–".to_owned(),
     };
-    let limits = |run: &Run| {
-        let limit =
-            |kind| epsilons(&run.policy, kind).map_or("–".to_owned(), |it| it.to_string());
+    let limits = |run: &Experiment| {
+        let limit = |kind| {
+            run.capacity(kind)
+                .map_or("–".to_owned(), |it| it.to_string())
+        };
         let number = |number: Option<u32>| number.map_or("–".to_owned(), |it| it.to_string());
-        let strength = run.attack.map(|(_, strength)| strength);
+        let strength = run.strength();
         [
             ("querier budget", limit(FilterKind::Querier)),
             ("global budget", limit(FilterKind::Global)),
             ("impression-site quota", limit(FilterKind::ImpressionSite)),
             ("conversion-site quota", limit(FilterKind::ConversionSite)),
-            (
-                "cap",
-                number(run.policy.domain_cap().map(std::num::NonZeroU32::get)),
-            ),
+            ("cap", number(run.cap())),
             ("Sybils", number(strength.map(|strength| strength.sybils))),
             (
                 "first rank",
@@ -487,7 +339,7 @@ fn tell(
         .zip(outcomes)
         .zip(&all)
         .map(|((run, outcome), limits)| {
-            let mut row = vec![run.profile.to_string(), attacker(run).to_owned()];
+            let mut row = vec![run.profile.to_string(), run.attacker().to_owned()];
             row.extend(varying.iter().map(|column| limits[*column].1.clone()));
             row.push(percent(outcome.error(50.0)));
             row.push(percent(outcome.error(95.0)));

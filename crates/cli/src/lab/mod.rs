@@ -1,0 +1,4 @@
+//! The laboratory's commands.
+
+pub(crate) mod simulate;
+mod source;

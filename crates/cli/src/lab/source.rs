@@ -1,0 +1,141 @@
+//! Where a workload comes from, who measures on it, and how it is run: what all commands of the
+//! laboratory share.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use bigbird_lab::criteo;
+use bigbird_lab::simulate::Laboratory;
+use bigbird_lab::synthetic::{Population, Preset};
+use bigbird_lab::workload::{Noise, Querier, QuerierOptions, Workload};
+use clap::ValueEnum;
+
+use crate::Failed;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Source {
+    /// The artifact's files 20last_impressions.pqt and 20last_conversions.pqt, instead of a
+    /// synthetic population
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scale", "preset"])]
+    criteo_prepared: Option<PathBuf>,
+    /// The size of the synthetic population; 1 is the paper's 1.4 million devices
+    #[arg(long, default_value_t = 0.1)]
+    scale: f64,
+    /// What the synthetic population is fitted to
+    #[arg(long, value_enum, default_value_t)]
+    preset: PresetName,
+    /// How many conversions a day a site must have to measure
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    min_conversions_per_day: usize,
+    /// Noise of scale 1/epsilon, as in the paper's figures, or of twice that, as its accounting
+    /// assumes
+    #[arg(long, value_enum, default_value_t)]
+    noise: NoiseName,
+    /// What all random choices follow from
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How many threads work; results do not depend on it [default: all cores]
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum PresetName {
+    /// What is published without attack
+    #[default]
+    Published,
+    /// The paper's results under attack as well: nothing that it gives under attack is a prediction
+    AttackFitted,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum NoiseName {
+    #[default]
+    Paper,
+    Consistent,
+}
+
+impl Source {
+    /// Reads or generates the workload.
+    pub(crate) fn workload(&self) -> Result<Workload, Failed> {
+        if let Some(folder) = &self.criteo_prepared {
+            return criteo::read_prepared(folder)
+                .map_err(|error| Failed::unreadable(error.to_string()));
+        }
+        if !(self.scale > 0.0 && self.scale <= 10.0) {
+            let why = format!("--scale must be in (0, 10], got {}", self.scale);
+            return Err(Failed::because(why));
+        }
+        let preset = match self.preset {
+            PresetName::Published => Preset::Published,
+            PresetName::AttackFitted => Preset::AttackFitted,
+        };
+        let population = Population {
+            preset,
+            scale: self.scale,
+            seed: self.seed,
+        };
+        Ok(population.generate())
+    }
+
+    /// A laboratory for it, in which somebody measures.
+    pub(crate) fn laboratory<'w>(&self, workload: &'w Workload) -> Result<Laboratory<'w>, Failed> {
+        let options = QuerierOptions {
+            min_conversions_a_day: self.min_conversions_per_day,
+            noise: match self.noise {
+                NoiseName::Paper => Noise::Paper,
+                NoiseName::Consistent => Noise::Consistent,
+            },
+            ..QuerierOptions::default()
+        };
+        let laboratory = Laboratory::new(workload, options, self.threads())?;
+        if laboratory.queriers().is_empty() {
+            return Err(Failed::because(format!(
+                "no conversion site has {} conversions a day: --min-conversions-per-day must be \
+                 less",
+                self.min_conversions_per_day
+            )));
+        }
+        let complete = |querier: &Querier| querier.reports.len() >= querier.batch;
+        if !laboratory.queriers().iter().any(complete) {
+            return Err(Failed::because(format!(
+                "no querier has conversions for one batch of at least {} reports: the workload must \
+                 be larger",
+                options.min_batch
+            )));
+        }
+        Ok(laboratory)
+    }
+
+    fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(cores)
+    }
+
+    /// How many conversion sites are as many as ten of the paper's: a smaller population has fewer,
+    /// each as busy as there.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of ten"
+    )]
+    pub(crate) fn of_ten_sites(&self) -> u32 {
+        match self.criteo_prepared {
+            Some(_) => 10,
+            None => (10.0 * self.scale).round().max(1.0) as u32,
+        }
+    }
+}
+
+/// What it is, in words.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.criteo_prepared, self.preset) {
+            (Some(folder), _) => write!(f, "{}", folder.display()),
+            (None, PresetName::Published) => f.write_str("a synthetic population"),
+            (None, PresetName::AttackFitted) => {
+                f.write_str("a synthetic population that was fitted to results under attack")
+            }
+        }
+    }
+}

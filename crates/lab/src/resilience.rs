@@ -1,0 +1,351 @@
+//! What an attack can do at most: the paper's resilience theorem, stated for an attacker and checked
+//! on every device of a run.
+//!
+//! The theorem (section Resilience Guarantee) bounds (i) what an attacker can take from the global
+//! budget of a device in an epoch by the quotas it uses, (ii) the same by its user actions, and (iii)
+//! how much a sum of reports can change by how many budgets it drains, and how many it can drain by
+//! its user actions. It rests on quotas and the domain cap: where a policy lacks them, there is no
+//! such bound, and the attacks of the paper succeed.
+
+use bigbird::{Charge, EpochIndex, Filter, FilterKind, MicroEpsilon, Policy, SiteId, UserAction};
+
+use crate::attack::{Attack, Quotas};
+use crate::metrics::Batch;
+use crate::workload::Querier;
+
+/// The bounds of the theorem under a policy, for what an attacker can use. None where the policy has
+/// no such bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The most quotas of each kind that the attacker says it can use.
+    pub quotas: Quotas,
+    /// (i) The most of one global budget that those quotas can take.
+    pub by_quotas: Option<MicroEpsilon>,
+    /// (ii) The most of one global budget that one user action can take.
+    pub by_user_action: Option<MicroEpsilon>,
+    /// (iii) How many user actions it takes to drain one global budget.
+    pub actions_to_drain: Option<u64>,
+    impression_site: Option<u64>,
+    conversion_site: Option<u64>,
+    global: Option<u64>,
+}
+
+impl Bounds {
+    /// What holds for an attack under a policy.
+    pub fn new(policy: &Policy, attack: &Attack<'_>) -> Self {
+        let capacity = |kind| policy.capacities().of(kind).amount().map(MicroEpsilon::get);
+        let impression_site = capacity(FilterKind::ImpressionSite);
+        let conversion_site = capacity(FilterKind::ConversionSite);
+        let global = capacity(FilterKind::Global);
+        let cap = policy.domain_cap().map(|cap| u64::from(cap.get()));
+        let quotas = attack.attacker.quotas(&attack.strength);
+        let drained =
+            |by_quota: u64, cap: u64, global: u64| global.div_ceil((by_quota * cap).max(1));
+        Self {
+            quotas,
+            by_quotas: least(
+                impression_site.map(|quota| quota.saturating_mul(quotas.impression_sites.into())),
+                conversion_site.map(|quota| quota.saturating_mul(quotas.conversion_sites.into())),
+            )
+            .map(MicroEpsilon::new),
+            by_user_action: conversion_site
+                .zip(cap)
+                .map(|(quota, cap)| MicroEpsilon::new(quota.saturating_mul(cap))),
+            actions_to_drain: impression_site
+                .zip(cap)
+                .zip(global)
+                .map(|((quota, cap), global)| drained(quota, cap, global)),
+            impression_site,
+            conversion_site,
+            global,
+        }
+    }
+}
+
+fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
+}
+
+/// How near an attack came to the bounds, over all devices, and whether it kept them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resilience {
+    /// What was to hold.
+    pub bounds: Bounds,
+    /// (i) The largest share of its bound that was taken from a global budget; over 1, it is broken.
+    pub by_quotas: f64,
+    /// (ii) The same for the bound by user actions.
+    pub by_user_actions: f64,
+    /// (iii) The largest share of the number of budgets that a device's user actions can drain.
+    pub drained: f64,
+    /// (iii) The largest share of its bound by which the sum of a batch changed.
+    pub by_query: f64,
+    /// How many budgets were drained by the attacker alone (k).
+    pub drained_budgets: u64,
+    /// How many device-epochs it took something from.
+    pub touched: u64,
+    /// For each querier, how many of those are on devices that report to it.
+    touched_by_querier: Vec<u64>,
+}
+
+impl Resilience {
+    pub(crate) fn new(bounds: Bounds, queriers: usize) -> Self {
+        Self {
+            bounds,
+            by_quotas: 0.0,
+            by_user_actions: 0.0,
+            drained: 0.0,
+            by_query: 0.0,
+            drained_budgets: 0,
+            touched: 0,
+            touched_by_querier: vec![0; queriers],
+        }
+    }
+
+    /// Whether every bound held.
+    pub fn hold(&self) -> bool {
+        [
+            self.by_quotas,
+            self.by_user_actions,
+            self.drained,
+            self.by_query,
+        ]
+        .iter()
+        .all(|share| *share <= 1.0)
+    }
+
+    /// Puts together what two threads saw, in any order.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.by_quotas = self.by_quotas.max(other.by_quotas);
+        self.by_user_actions = self.by_user_actions.max(other.by_user_actions);
+        self.drained = self.drained.max(other.drained);
+        self.drained_budgets += other.drained_budgets;
+        self.touched += other.touched;
+        for (sum, more) in self
+            .touched_by_querier
+            .iter_mut()
+            .zip(&other.touched_by_querier)
+        {
+            *sum += more;
+        }
+    }
+
+    /// (iii) Compares what batches got with what they get without the attack: each of k device-epochs
+    /// can change the at most m reports of its device by Δ each.
+    pub(crate) fn compare(&mut self, queriers: &[Querier], with: &[Batch], without: &[Batch]) {
+        for (with, without) in with.iter().zip(without) {
+            let found = queriers.binary_search_by_key(&with.conversion_site, |it| it.site);
+            let Ok(number) = found else { continue };
+            let querier = &queriers[number];
+            let change: u64 = with
+                .kept
+                .iter()
+                .zip(without.kept)
+                .map(|(with, without)| with.abs_diff(without))
+                .sum();
+            let sensitivity = 2 * u64::from(querier.max_value);
+            let reports = u64::from(querier.most_of_a_device) * self.touched_by_querier[number];
+            self.by_query = self.by_query.max(share(change, reports * sensitivity));
+        }
+    }
+}
+
+/// What was taken as a share of what may be.
+#[expect(clippy::cast_precision_loss, reason = "shares are for people")]
+fn share(taken: u64, bound: u64) -> f64 {
+    match (taken, bound) {
+        (0, _) => 0.0,
+        (_, 0) => f64::INFINITY,
+        // Two amounts that differ must not become equal.
+        _ if taken > bound => (taken as f64 / bound as f64).max(1.0 + f64::EPSILON),
+        _ => taken as f64 / bound as f64,
+    }
+}
+
+/// What was taken from the budgets of one device, by epoch.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Sites from here on are the attacker's.
+    first_own_site: Option<SiteId>,
+    epochs: Vec<EpochTally>,
+    used: usize,
+    actions: u64,
+}
+
+#[derive(Debug)]
+struct EpochTally {
+    epoch: EpochIndex,
+    honest: u64,
+    attacker: u64,
+    /// Whether the attacker took something from a filter that honest sites need.
+    touched: bool,
+    impression_sites: Vec<SiteId>,
+    conversion_sites: Vec<SiteId>,
+    /// How many user actions took something, and the last of them.
+    actions: u64,
+    last_action: Option<UserAction>,
+}
+
+impl Tally {
+    pub(crate) fn new(first_own_site: Option<SiteId>) -> Self {
+        Self {
+            first_own_site,
+            ..Self::default()
+        }
+    }
+
+    /// Begins with another device.
+    pub(crate) fn begin(&mut self) {
+        self.used = 0;
+        self.actions = 0;
+    }
+
+    /// The attacker got a user action.
+    pub(crate) fn action(&mut self) {
+        self.actions += 1;
+    }
+
+    /// An honest report was paid for.
+    pub(crate) fn honest(&mut self, charges: &[Charge]) {
+        for charge in charges {
+            if charge.filter == Filter::Global {
+                self.epoch(charge.epoch).honest += charge.amount.get();
+            }
+        }
+    }
+
+    /// A report of the attacker's was paid for.
+    pub(crate) fn attacked(&mut self, action: UserAction, charges: &[Charge]) {
+        let first_own_site = self.first_own_site;
+        for charge in charges {
+            let tally = self.epoch(charge.epoch);
+            let own = match (charge.filter.site(), first_own_site) {
+                (Some(site), Some(first)) => site >= first,
+                _ => matches!(charge.filter, Filter::UserAction(_)),
+            };
+            tally.touched |= !own;
+            let once = |sites: &mut Vec<SiteId>, site| {
+                if !sites.contains(&site) {
+                    sites.push(site);
+                }
+            };
+            match charge.filter {
+                Filter::Global => tally.attacker += charge.amount.get(),
+                Filter::ImpressionSite(site) => once(&mut tally.impression_sites, site),
+                Filter::ConversionSite(site) => once(&mut tally.conversion_sites, site),
+                Filter::Querier(_) | Filter::UserAction(_) => {}
+            }
+            if tally.last_action != Some(action) {
+                tally.last_action = Some(action);
+                tally.actions += 1;
+            }
+        }
+    }
+
+    fn epoch(&mut self, epoch: EpochIndex) -> &mut EpochTally {
+        let found = self.epochs[..self.used]
+            .iter()
+            .position(|it| it.epoch == epoch);
+        let at = found.unwrap_or_else(|| {
+            if self.used == self.epochs.len() {
+                self.epochs.push(EpochTally {
+                    epoch,
+                    honest: 0,
+                    attacker: 0,
+                    touched: false,
+                    impression_sites: Vec::new(),
+                    conversion_sites: Vec::new(),
+                    actions: 0,
+                    last_action: None,
+                });
+            }
+            let fresh = &mut self.epochs[self.used];
+            fresh.epoch = epoch;
+            fresh.honest = 0;
+            fresh.attacker = 0;
+            fresh.touched = false;
+            fresh.impression_sites.clear();
+            fresh.conversion_sites.clear();
+            fresh.actions = 0;
+            fresh.last_action = None;
+            self.used += 1;
+            self.used - 1
+        });
+        &mut self.epochs[at]
+    }
+
+    /// Adds what was spent on this device.
+    pub(crate) fn spent(&self, spent: &mut Spent) {
+        for tally in &self.epochs[..self.used] {
+            if tally.honest + tally.attacker > 0 {
+                spent.device_epochs += 1;
+                spent.honest += tally.honest;
+                spent.attacker += tally.attacker;
+            }
+        }
+    }
+
+    /// Checks the bounds on this device, which reports to some queriers.
+    pub(crate) fn check(&self, resilience: &mut Resilience, queriers: impl Iterator<Item = usize>) {
+        let bounds = resilience.bounds;
+        let (mut touched, mut drained) = (0, 0);
+        for tally in &self.epochs[..self.used] {
+            touched += u64::from(tally.touched);
+            if tally.attacker == 0 {
+                continue;
+            }
+            let times = |quota: Option<u64>, count: usize| quota.map(|it| it * count as u64);
+            let by_quotas = least(
+                times(bounds.impression_site, tally.impression_sites.len()),
+                times(bounds.conversion_site, tally.conversion_sites.len()),
+            );
+            if let Some(bound) = by_quotas {
+                let stated = bounds.by_quotas.map_or(bound, MicroEpsilon::get);
+                let taken = share(tally.attacker, bound.min(stated));
+                resilience.by_quotas = resilience.by_quotas.max(taken);
+            }
+            if let Some(each) = bounds.by_user_action {
+                let taken = share(tally.attacker, each.get().saturating_mul(tally.actions));
+                resilience.by_user_actions = resilience.by_user_actions.max(taken);
+            }
+            drained += u64::from(bounds.global.is_some_and(|global| tally.attacker >= global));
+        }
+        if let Some(each) = bounds.actions_to_drain {
+            let taken = share(drained, self.actions / each.max(1));
+            resilience.drained = resilience.drained.max(taken);
+        }
+        resilience.drained_budgets += drained;
+        resilience.touched += touched;
+        if touched > 0 {
+            for querier in queriers {
+                resilience.touched_by_querier[querier] += touched;
+            }
+        }
+    }
+}
+
+/// What was spent of global budgets, over all devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spent {
+    /// The device-epochs that something was taken from.
+    pub device_epochs: u64,
+    /// By honest reports, in µε.
+    pub honest: u64,
+    /// By the attacker, in µε.
+    pub attacker: u64,
+}
+
+impl Spent {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.device_epochs += other.device_epochs;
+        self.honest += other.honest;
+        self.attacker += other.attacker;
+    }
+
+    /// What each device-epoch of those paid on average, in epsilons: for honest reports and for the
+    /// attacker. None if there is no global budget, or nothing was spent.
+    #[expect(clippy::cast_precision_loss, reason = "averages are for people")]
+    pub fn mean(&self) -> Option<(f64, f64)> {
+        let count = self.device_epochs as f64 * 1e6;
+        (self.device_epochs > 0).then(|| (self.honest as f64 / count, self.attacker as f64 / count))
+    }
+}
