@@ -8,6 +8,7 @@ mod explain;
 mod lab;
 mod output;
 mod policy;
+mod progress;
 mod scratch;
 mod store;
 
@@ -25,6 +26,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Reproduce the paper's evaluation, with a report
+    Reproduce(lab::reproduce::Args),
     /// Replay the paper's worked example and show what remains of every budget and quota
     Example(example::Args),
     /// Show every capacity of a profile, or compute them for a workload
@@ -44,6 +47,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let finished = match Cli::parse().command {
+        Command::Reproduce(args) => lab::reproduce::run(&args),
         Command::Example(args) => example::run(&args),
         Command::Policy(args) => policy::run(&args),
         Command::Conformance(args) => conformance::run(&args),

@@ -25,6 +25,7 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
     let mut devices = Devices::default();
     let mut conversion_sites = Numbers::default();
     let mut impression_sites = Numbers::default();
+    let mut shown_on: HashMap<i64, u32> = HashMap::new();
     let impressions = folder.join("20last_impressions.pqt");
     let columns = [
         "timestamp_min",
@@ -33,11 +34,14 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
         "campaign_id",
         "publisher_id",
         "features_ctx_not_constrained_0",
+        "impression_id",
     ];
     read_columns(
         &impressions,
         &columns,
-        |row, [minute, user, day, campaign, publisher, feature]| {
+        |row, [minute, user, day, campaign, publisher, feature, id]| {
+            let site = impression_sites.number(publisher);
+            shown_on.insert(id, site);
             let bucket = BUCKETS
                 .iter()
                 .position(|value| *value == feature)
@@ -47,7 +51,7 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
                 epoch: natural(day, "day_int")?,
                 conversion_site: conversion_sites.number(campaign),
                 kind: Kind::Impression {
-                    site: impression_sites.number(publisher),
+                    site,
                     bucket: u8::try_from(bucket).unwrap_or(4),
                 },
                 row,
@@ -57,16 +61,25 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
         },
     )?;
     let conversions = folder.join("20last_conversions.pqt");
-    let columns = ["timestamp_min", "user_id", "day_int", "campaign_id"];
+    let columns = [
+        "timestamp_min",
+        "user_id",
+        "day_int",
+        "campaign_id",
+        "attributed_impression_id",
+    ];
     read_columns(
         &conversions,
         &columns,
-        |row, [minute, user, day, campaign]| {
+        |row, [minute, user, day, campaign, attributed]| {
             let event = Event {
                 minute: natural(minute, "timestamp_min")?,
                 epoch: natural(day, "day_int")?,
                 conversion_site: conversion_sites.number(campaign),
-                kind: Kind::Conversion { value: 1 },
+                kind: Kind::Conversion {
+                    value: 1,
+                    came_from: shown_on.get(&attributed).copied(),
+                },
                 row,
             };
             devices.push(user, event);

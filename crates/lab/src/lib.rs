@@ -25,12 +25,19 @@
 //! ```
 
 pub mod attack;
+pub mod chart;
+pub mod claims;
 pub mod criteo;
+pub mod describe;
 pub mod experiment;
+pub mod figures;
 pub mod metrics;
 pub mod read;
 pub mod replay;
+pub mod report;
+pub mod reproduce;
 pub mod resilience;
 pub mod simulate;
+pub mod suites;
 pub mod synthetic;
 pub mod workload;

@@ -360,7 +360,7 @@ impl<'a> Worker<'a> {
                 self.device.save_impression(epoch, &impression);
                 Given::NOTHING
             }
-            Kind::Conversion { value } => {
+            Kind::Conversion { value, .. } => {
                 let Some(querier) = self.queriers[event.conversion_site as usize] else {
                     return Given::NOTHING;
                 };

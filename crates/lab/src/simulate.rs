@@ -92,6 +92,15 @@ impl<'w> Laboratory<'w> {
         self.workload
     }
 
+    /// A digest of the workload and of everything else that its results depend on, besides policy
+    /// and attack.
+    pub fn digest(&self) -> String {
+        format!(
+            "workload {:016x} {:?} lookback {}",
+            self.survey.digest, self.options, self.lookback_epochs
+        )
+    }
+
     /// Who measures.
     pub fn queriers(&self) -> &[Querier] {
         &self.survey.queriers

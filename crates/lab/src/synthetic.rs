@@ -226,6 +226,10 @@ impl World {
         }
         for (&site, &conversion_site) in sites.iter().zip(&campaigns).take(impressions as usize) {
             let campaign = &self.campaigns[conversion_site as usize];
+            let conversion = Kind::Conversion {
+                value: 1,
+                came_from: Some(site),
+            };
             let event = |minute: u32, kind| Event {
                 minute,
                 epoch: u16::try_from(minute / DAY).unwrap_or(u16::MAX),
@@ -247,11 +251,11 @@ impl World {
             let landed = (0..clicks).filter(|_| dice.chance(0.97)).count() as u32;
             for _ in 0..clicks + landed {
                 let minute = morning + dice.exponential(30.0);
-                events.push(event(minute, Kind::Conversion { value: 1 }));
+                events.push(event(minute, conversion));
             }
             if dice.chance(0.02) {
                 let minute = morning + dice.exponential(500.0);
-                events.push(event(minute, Kind::Conversion { value: 1 }));
+                events.push(event(minute, conversion));
             }
         }
     }

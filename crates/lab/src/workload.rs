@@ -40,6 +40,9 @@ pub enum Kind {
     Conversion {
         /// What it is worth, from 1 on.
         value: u32,
+        /// The impression site that it is known to come from, by its number: for statistics. Who
+        /// gets the credit is decided on the device.
+        came_from: Option<u32>,
     },
 }
 
@@ -50,18 +53,21 @@ impl Kind {
     /// The most that a conversion can be worth.
     pub const MAX_VALUE: u32 = CONVERSION - 1;
 
-    /// Both kinds in one word.
-    fn pack(self) -> u32 {
+    /// Both kinds in two words.
+    fn pack(self) -> (u32, u32) {
         match self {
-            Self::Impression { site, bucket } => site << BUCKET_BITS | u32::from(bucket),
-            Self::Conversion { value } => CONVERSION | value,
+            Self::Impression { site, bucket } => (site << BUCKET_BITS | u32::from(bucket), NOWHERE),
+            Self::Conversion { value, came_from } => {
+                (CONVERSION | value, came_from.unwrap_or(NOWHERE))
+            }
         }
     }
 
-    fn unpack(word: u32) -> Self {
+    fn unpack(word: u32, came_from: u32) -> Self {
         if word & CONVERSION != 0 {
             return Self::Conversion {
                 value: word & !CONVERSION,
+                came_from: (came_from != NOWHERE).then_some(came_from),
             };
         }
         Self::Impression {
@@ -76,6 +82,9 @@ const BUCKET_BITS: u32 = 3;
 /// The bit that a conversion has.
 const CONVERSION: u32 = 1 << 31;
 
+/// No impression site.
+const NOWHERE: u32 = u32::MAX;
+
 /// The events of some devices, in columns: by device, and by time on each; at equal times
 /// impressions come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +96,7 @@ pub struct Part {
     conversion_sites: Vec<u32>,
     /// Packed [`Kind`]s.
     kinds: Vec<u32>,
+    came_from: Vec<u32>,
     rows: Vec<u32>,
 }
 
@@ -98,6 +108,7 @@ impl Default for Part {
             epochs: Vec::new(),
             conversion_sites: Vec::new(),
             kinds: Vec::new(),
+            came_from: Vec::new(),
             rows: Vec::new(),
         }
     }
@@ -118,7 +129,9 @@ impl Part {
             self.minutes.push(event.minute);
             self.epochs.push(event.epoch);
             self.conversion_sites.push(event.conversion_site);
-            self.kinds.push(event.kind.pack());
+            let (kind, came_from) = event.kind.pack();
+            self.kinds.push(kind);
+            self.came_from.push(came_from);
             self.rows.push(event.row);
         }
         self.begins.push(self.minutes.len() as u32);
@@ -150,7 +163,7 @@ impl Part {
             minute: self.minutes[at],
             epoch: self.epochs[at],
             conversion_site: self.conversion_sites[at],
-            kind: Kind::unpack(self.kinds[at]),
+            kind: Kind::unpack(self.kinds[at], self.came_from[at]),
             row: self.rows[at],
         }
     }
@@ -261,15 +274,17 @@ impl Workload {
         let mut seen = vec![Seen::default(); sites];
         let mut impressions = vec![0_u64; self.impression_site_names.len()];
         let mut on_device: Vec<u32> = vec![0; sites];
+        let mut digest = 0_u64;
         for number in 0..self.parts.len() {
             let part = self.part(number)?;
             let (_, first_event) = self.before(number);
             for device in 0..part.devices() {
                 for at in part.range(device) {
                     let event = part.event(at);
+                    digest = mix(digest, &event);
                     let site = event.conversion_site as usize;
                     match event.kind {
-                        Kind::Conversion { value } => {
+                        Kind::Conversion { value, .. } => {
                             on_device[site] += 1;
                             seen[site].conversion(&event, value, first_event + at);
                         }
@@ -296,6 +311,7 @@ impl Workload {
         Ok(Survey {
             queriers,
             impressions,
+            digest,
         })
     }
 }
@@ -308,6 +324,23 @@ pub struct Survey {
     pub queriers: Vec<Querier>,
     /// How many impressions each impression site has.
     pub impressions: Vec<u64>,
+    /// A digest of every event: workloads that differ by accident differ in it.
+    pub digest: u64,
+}
+
+/// Makes an event part of a digest.
+fn mix(digest: u64, event: &Event) -> u64 {
+    let (kind, _) = event.kind.pack();
+    let words = [
+        u64::from(event.minute) << 32 | u64::from(event.row),
+        u64::from(event.conversion_site) << 32 | u64::from(kind),
+        u64::from(event.epoch),
+    ];
+    words.into_iter().fold(digest, |digest, word| {
+        (digest ^ word)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    })
 }
 
 /// What is known of a conversion site.

@@ -55,6 +55,7 @@ fn impressions() -> Vec<(&'static str, ArrayRef)> {
         ("campaign_id", numbers(&[70, 71])),
         ("publisher_id", numbers(&[80, 80])),
         ("features_ctx_not_constrained_0", numbers(&[7_687_156, 5])),
+        ("impression_id", numbers(&[100, 101])),
     ]
 }
 
@@ -64,6 +65,7 @@ fn conversions() -> Vec<(&'static str, ArrayRef)> {
         ("user_id", numbers(&[8])),
         ("day_int", numbers(&[1])),
         ("campaign_id", numbers(&[71])),
+        ("attributed_impression_id", numbers(&[101])),
     ]
 }
 

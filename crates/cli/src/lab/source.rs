@@ -48,6 +48,15 @@ enum PresetName {
     AttackFitted,
 }
 
+impl From<PresetName> for Preset {
+    fn from(name: PresetName) -> Self {
+        match name {
+            PresetName::Published => Self::Published,
+            PresetName::AttackFitted => Self::AttackFitted,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum NoiseName {
     #[default]
@@ -66,12 +75,8 @@ impl Source {
             let why = format!("--scale must be in (0, 10], got {}", self.scale);
             return Err(Failed::because(why));
         }
-        let preset = match self.preset {
-            PresetName::Published => Preset::Published,
-            PresetName::AttackFitted => Preset::AttackFitted,
-        };
         let population = Population {
-            preset,
+            preset: self.preset.into(),
             scale: self.scale,
             seed: self.seed,
         };
@@ -107,6 +112,69 @@ impl Source {
         Ok(laboratory)
     }
 
+    /// The preset of a synthetic population.
+    pub(crate) fn preset(&self) -> Option<Preset> {
+        self.criteo_prepared.is_none().then(|| self.preset.into())
+    }
+
+    /// Every parameter, by name.
+    pub(crate) fn parameters(&self) -> Vec<(String, String)> {
+        let mut parameters = vec![("workload", self.to_string())];
+        let options = QuerierOptions::default();
+        parameters.extend([
+            ("seed", self.seed.to_string()),
+            (
+                "queriers",
+                format!(
+                    "conversion sites with at least {} conversions a day",
+                    self.min_conversions_per_day
+                ),
+            ),
+            (
+                "batch",
+                format!(
+                    "{} days of conversions, at least {} reports, in the order of time",
+                    options.batch_days, options.min_batch
+                ),
+            ),
+            (
+                "epsilon",
+                format!(
+                    "such that noise alone gives an error of {}%, τ = {}",
+                    100.0 * options.target_error,
+                    options.tau
+                ),
+            ),
+            (
+                "noise",
+                match self.noise {
+                    NoiseName::Paper => "scale 1/ε, as in the paper's figures",
+                    NoiseName::Consistent => "scale 2/ε, as the paper's accounting assumes",
+                }
+                .to_owned(),
+            ),
+            ("epoch", "1 day; a conversion asks for its own and the one before".to_owned()),
+            (
+                "defaults",
+                "querier budget 1, global budget 8, impression-site quota 2, conversion-site quota \
+                 1, domain cap 2"
+                    .to_owned(),
+            ),
+            (
+                "attackers",
+                format!(
+                    "own the 10 busiest impression sites and the {} busiest queriers; 25 Sybils; \
+                     visit two more than the cap allows, or 20",
+                    self.of_ten_sites()
+                ),
+            ),
+        ]);
+        parameters
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+
     fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(cores)
@@ -132,10 +200,19 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.criteo_prepared, self.preset) {
             (Some(folder), _) => write!(f, "{}", folder.display()),
-            (None, PresetName::Published) => f.write_str("a synthetic population"),
-            (None, PresetName::AttackFitted) => {
-                f.write_str("a synthetic population that was fitted to results under attack")
+            (None, PresetName::Published) => {
+                write!(
+                    f,
+                    "a synthetic population, {} of the paper's size",
+                    self.scale
+                )
             }
+            (None, PresetName::AttackFitted) => write!(
+                f,
+                "a synthetic population, {} of the paper's size, that was fitted to results under \
+                 attack",
+                self.scale
+            ),
         }
     }
 }

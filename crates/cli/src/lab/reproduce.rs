@@ -1,0 +1,245 @@
+//! `bigbird reproduce`: the paper's evaluation, with a report.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bigbird_lab::claims::claims;
+use bigbird_lab::describe::Description;
+use bigbird_lab::figures::figures;
+use bigbird_lab::report::{Subject, grouped, report};
+use bigbird_lab::reproduce::{self, Finished, Results, digest};
+use bigbird_lab::suites::{Owned, Suite, plan};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use super::source::Source;
+use crate::progress::{Bar, time};
+use crate::{Failed, Finished as CommandFinished};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Runs every experiment behind the paper's figures 5 and 6, and writes report.html, results.json, and for
+each figure an SVG and a CSV. Runs are kept in the folder: what is finished is not run again.
+
+  bigbird reproduce                      a tenth of the paper's size
+  bigbird reproduce --scale 1            all of it
+  bigbird reproduce --criteo-prepared DIR --min-conversions-per-day 50")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: Source,
+    /// Which suites [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    suite: Vec<SuiteName>,
+    /// Where to write
+    #[arg(long, value_name = "DIR", default_value = "reproduction")]
+    output: PathBuf,
+    /// Run everything again
+    #[arg(long)]
+    fresh: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum SuiteName {
+    /// Impression-site quotas, without attack and under the random attacker
+    Fig5,
+    /// Domain caps under both attackers
+    Fig6a,
+    /// Numbers of Sybils
+    Fig6b,
+    /// How popular the attacker's sites are
+    Fig6c,
+}
+
+impl From<SuiteName> for Suite {
+    fn from(name: SuiteName) -> Self {
+        match name {
+            SuiteName::Fig5 => Self::Fig5,
+            SuiteName::Fig6a => Self::Fig6a,
+            SuiteName::Fig6b => Self::Fig6b,
+            SuiteName::Fig6c => Self::Fig6c,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> CommandFinished {
+    let begin = Instant::now();
+    let suites: Vec<Suite> = match args.suite.is_empty() {
+        true => Suite::ALL.to_vec(),
+        false => Suite::ALL
+            .into_iter()
+            .filter(|suite| args.suite.iter().any(|name| Suite::from(*name) == *suite))
+            .collect(),
+    };
+    let mut bar = Bar::new();
+    bar.show(0.0, 0.0, "reading the workload");
+    let workload = args.source.workload()?;
+    let description = Description::new(&workload)?;
+    let laboratory = args.source.laboratory(&workload)?;
+    let owned = Owned {
+        impression_sites: 10,
+        conversion_sites: args.source.of_ten_sites(),
+    };
+    let planned = plan(&suites, owned)?;
+    let runs_folder = args.output.join("runs");
+    if args.fresh && runs_folder.exists() {
+        fs::remove_dir_all(&runs_folder).map_err(|error| failed(&runs_folder, &error))?;
+    }
+    let context = format!("{} {}", program(), laboratory.digest());
+    let (mut made, mut all) = (0.0, 0.0);
+    let finished = reproduce::run_all(
+        &laboratory,
+        planned,
+        args.source.seed,
+        &runs_folder,
+        &context,
+        &mut |progress| {
+            let (total, done) = progress.cost;
+            let (runs, finished) = progress.runs;
+            let before = done - progress.paid_now;
+            let what = progress.next.map_or(String::new(), |next| {
+                format!(
+                    "run {} of {runs}: {}, {}, {} attacker",
+                    finished + 1,
+                    next.suite.name(),
+                    next.system.name(),
+                    match next.experiment.attacker() {
+                        "none" => "no",
+                        name => name,
+                    }
+                )
+            });
+            bar.show(done / total, before / total, &what);
+            (made, all) = (progress.paid_now, done);
+        },
+    )?;
+    bar.clear();
+    let results = Results(&finished);
+    let command = command();
+    let subject = Subject {
+        results,
+        description: &description,
+        preset: args.source.preset(),
+        workload: args.source.to_string(),
+        queriers: laboratory.queriers().len(),
+        parameters: args.source.parameters(),
+        command: command.clone(),
+    };
+    write(&args.output, "report.html", &report(&subject))?;
+    for figure in figures(results) {
+        let name = |extension: &str| format!("fig{}.{extension}", figure.name);
+        write(&args.output, &name("svg"), &figure.chart.to_file())?;
+        write(&args.output, &name("csv"), &figure.csv)?;
+    }
+    let document = results_json(args, &finished, &command);
+    write(&args.output, "results.json", &(document.to_string() + "\n"))?;
+    tell(args, &subject, begin.elapsed().as_secs_f64(), made < all)
+}
+
+fn results_json(args: &Args, finished: &[Finished], command: &str) -> Value {
+    let runs: Vec<&Value> = finished.iter().map(|run| &run.json).collect();
+    let parameters: serde_json::Map<String, Value> = args
+        .source
+        .parameters()
+        .into_iter()
+        .map(|(name, value)| (name, json!(value)))
+        .collect();
+    let claims: Vec<Value> = claims(Results(finished))
+        .iter()
+        .map(|claim| {
+            json!({
+                "figure": claim.figure,
+                "claim": claim.says,
+                "test": claim.test,
+                "holds": claim.holds,
+                "here": claim.ours,
+                "paper": claim.paper,
+            })
+        })
+        .collect();
+    json!({
+        "command": command,
+        "parameters": parameters,
+        "claims": claims,
+        "runs": runs,
+    })
+}
+
+fn tell(args: &Args, subject: &Subject<'_>, seconds: f64, some_were_kept: bool) -> CommandFinished {
+    let mut text = String::new();
+    let description = subject.description;
+    writeln!(
+        text,
+        "{} devices, {} impressions, {} conversions: {}.\n",
+        grouped(description.devices),
+        grouped(description.impressions),
+        grouped(description.conversions),
+        args.source
+    )?;
+    let claims = claims(subject.results);
+    for claim in &claims {
+        let mark = if claim.holds { "✓" } else { "✗" };
+        writeln!(text, "{mark} {:<8} {}", claim.figure, claim.says)?;
+        writeln!(
+            text,
+            "           here {}; paper {}",
+            claim.ours, claim.paper
+        )?;
+        if !claim.holds {
+            writeln!(text, "           {}", claim.otherwise)?;
+        }
+    }
+    let holding = claims.iter().filter(|claim| claim.holds).count();
+    writeln!(
+        text,
+        "\n{holding} of {} claims of the paper hold. {} runs in {}{}.\n\nThe report: {}",
+        claims.len(),
+        subject.results.0.len(),
+        time(seconds),
+        if some_were_kept {
+            ", some of them made before or once for several figures"
+        } else {
+            ""
+        },
+        args.output.join("report.html").display()
+    )?;
+    // That a claim does not hold on a workload is a result, not a failure; a broken bound is one.
+    let broken = |run: &Finished| run.summary.held == Some(false);
+    Ok((text, !subject.results.0.iter().any(broken)))
+}
+
+/// Names this program: results of another one are not used again.
+fn program() -> String {
+    let bytes = std::env::current_exe().and_then(fs::read);
+    bytes.map_or_else(
+        |_| env!("CARGO_PKG_VERSION").to_owned(),
+        |bytes| format!("{:016x}", digest(bytes)),
+    )
+}
+
+/// The command, as it was given.
+fn command() -> String {
+    let arguments = std::env::args().skip(1).map(|argument| {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./,=:".contains(letter);
+        match argument.chars().all(plain) && !argument.is_empty() {
+            true => argument,
+            false => format!("'{}'", argument.replace('\'', "'\\''")),
+        }
+    });
+    let mut command = "bigbird".to_owned();
+    for argument in arguments {
+        command.push(' ');
+        command.push_str(&argument);
+    }
+    command
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failed> {
+    let path = folder.join(name);
+    fs::write(&path, text).map_err(|error| failed(&path, &error))
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failed {
+    Failed::because(format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,85 @@
+//! Progress of long work, on standard error: a bar with the time left on a terminal, a line now and
+//! then elsewhere.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+/// A bar.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    begin: Instant,
+    shown: Option<Instant>,
+    terminal: bool,
+    drawn: bool,
+}
+
+impl Bar {
+    pub(crate) fn new() -> Self {
+        Self {
+            begin: Instant::now(),
+            shown: None,
+            terminal: std::io::stderr().is_terminal(),
+            drawn: false,
+        }
+    }
+
+    /// Shows that a share of the work is done, of which some was not done in this time.
+    pub(crate) fn show(&mut self, done: f64, done_before: f64, what: &str) {
+        let pause = match self.terminal {
+            true => Duration::from_millis(100),
+            false => Duration::from_secs(10),
+        };
+        if self.shown.is_some_and(|last| last.elapsed() < pause) {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let elapsed = self.begin.elapsed().as_secs_f64();
+        let done_now = done - done_before;
+        let left = if done_now > 0.02 && elapsed > 1.0 {
+            time(elapsed * (1.0 - done) / done_now) + " left"
+        } else {
+            String::new()
+        };
+        let percent = (100.0 * done.clamp(0.0, 1.0)).floor();
+        let mut out = std::io::stderr().lock();
+        // Nobody needs a bar that cannot be shown.
+        let _ = if self.terminal {
+            const WIDTH: usize = 24;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a share of a small number"
+            )]
+            let full = (percent / 100.0 * WIDTH as f64) as usize;
+            let bar = "█".repeat(full) + &"░".repeat(WIDTH - full);
+            write!(out, "\r\x1b[2K{bar} {percent:3.0}%  {left:<14} {what}")
+        } else {
+            writeln!(out, "{percent:3.0}%  {left:<14} {what}")
+        };
+        let _ = out.flush();
+        self.drawn = true;
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn clear(&mut self) {
+        if self.drawn && self.terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[2K");
+        }
+        self.drawn = false;
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A number of seconds for people.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 90.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 90.0 * 60.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    }
+}

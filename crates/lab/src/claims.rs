@@ -1,0 +1,415 @@
+//! What the paper claims, and whether it holds here: each claim with our number and the paper's.
+
+use crate::chart::short;
+use crate::replay::Blocked;
+use crate::reproduce::{Results, Summary};
+use crate::suites::{QUOTAS, Suite, System};
+
+/// A claim of the paper.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claim {
+    /// The figure it is about.
+    pub figure: &'static str,
+    /// What it says.
+    pub says: &'static str,
+    /// When it counts as holding.
+    pub test: &'static str,
+    /// Our numbers.
+    pub ours: String,
+    /// The paper's.
+    pub paper: &'static str,
+    /// Whether it holds.
+    pub holds: bool,
+    /// What it would mean if it did not.
+    pub otherwise: &'static str,
+}
+
+/// The paper's claims, as far as their suites were run.
+pub fn claims(results: Results<'_>) -> Vec<Claim> {
+    let look = Look(results);
+    let found = [
+        look.global_budget_alone(),
+        look.quotas_of_two(),
+        look.too_small(),
+        look.causes_without_attack(),
+        look.global_only_is_drained(),
+        look.quotas_protect(),
+        look.too_large(),
+        look.global_blocks(),
+        look.omniscient_is_worse(),
+        look.held_at_one(),
+        look.saturates(),
+        look.popularity(),
+        look.bounds(),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+const NONE: &str = "none";
+const RANDOM: &str = "random";
+const OMNISCIENT: &str = "omniscient";
+
+struct Look<'a>(Results<'a>);
+
+impl<'a> Look<'a> {
+    fn baseline(&self, system: System, attacker: &'a str) -> Option<&'a Summary> {
+        self.0.at(Suite::Fig5, system, attacker, None)
+    }
+
+    fn quota(&self, attacker: &'a str, quota: f64) -> Option<&'a Summary> {
+        self.0
+            .at(Suite::Fig5, System::BigBird, attacker, Some(quota))
+    }
+
+    fn global_budget_alone(&self) -> Option<Claim> {
+        let without = self.baseline(System::CookieMonster, NONE)?.median;
+        let with = self.baseline(System::GlobalOnly, NONE)?.median;
+        Some(Claim {
+            figure: "5a",
+            says: "Without an attack, a global budget costs honest queriers nothing.",
+            test: "the median with a global budget is within 2% of the one without",
+            ours: format!("{} with, {} without", percent(with), percent(without)),
+            paper: "5.2% for both",
+            holds: within(with, without, 0.02),
+            otherwise: "Devices here spend more than the global budget in a day: it is too small for \
+                        this workload.",
+        })
+    }
+
+    fn quotas_of_two(&self) -> Option<Claim> {
+        let without = self.baseline(System::CookieMonster, NONE)?.median;
+        let large: Vec<f64> = QUOTAS
+            .into_iter()
+            .filter(|quota| *quota >= 2.0)
+            .map(|quota| self.quota(NONE, quota).map(|summary| summary.median))
+            .collect::<Option<_>>()?;
+        let worst = large.iter().copied().fold(0.0, f64::max);
+        Some(Claim {
+            figure: "5a",
+            says: "Without an attack, impression-site quotas of 2 and more cost nothing either.",
+            test: "every median from quota 2 on is within 2% of the one without quotas",
+            ours: format!("at most {}", percent(worst)),
+            paper: "5.2%",
+            holds: large.iter().all(|median| within(*median, without, 0.02)),
+            otherwise: "Impression sites here serve more conversion sites than a quota of 2 pays for.",
+        })
+    }
+
+    fn too_small(&self) -> Option<Claim> {
+        let without = self.baseline(System::CookieMonster, NONE)?.median;
+        let small = self.quota(NONE, 0.5)?.median;
+        Some(Claim {
+            figure: "5a",
+            says: "A quota that is too small blocks honest reports.",
+            test: "the median at quota 0.5 is at least twice the one without quotas",
+            ours: format!("{} ({}×)", percent(small), short(small / without)),
+            paper: "14.0% (2.7×)",
+            holds: small >= 2.0 * without,
+            otherwise: "Reports here cost so little that even a quota of 0.5 suffices.",
+        })
+    }
+
+    fn causes_without_attack(&self) -> Option<Claim> {
+        let share = |quota| {
+            let summary = self.quota(NONE, quota)?;
+            Some(summary.blocked_by(Blocked::ImpressionSite))
+        };
+        let (small, one, two) = (share(0.5)?, share(1.0)?, share(2.0)?);
+        Some(Claim {
+            figure: "5b",
+            says: "Blocking by the quota vanishes once it is large enough.",
+            test: "the quota blocks less at 1 than at 0.5, and less than 0.1% of reports at 2",
+            ours: format!(
+                "{} at 0.5, {} at 1, {} at 2",
+                percent(small),
+                percent(one),
+                percent(two)
+            ),
+            paper: "16.2% at 0.5, 0.8% at 1, under 0.002% at 2",
+            holds: one < small && two < 0.001,
+            otherwise: "Impression sites here serve more conversion sites than a quota of 2 pays for.",
+        })
+    }
+
+    fn global_only_is_drained(&self) -> Option<Claim> {
+        let safe = self.baseline(System::CookieMonster, RANDOM)?.median;
+        let drained = self.baseline(System::GlobalOnly, RANDOM)?;
+        Some(Claim {
+            figure: "5c",
+            says: "A global budget without quotas is drained by Sybils.",
+            test: "under the random attacker its median is at least 5 times the one without a global \
+                   budget",
+            ours: format!(
+                "{} ({}×), 95th percentile {}",
+                percent(drained.median),
+                short(drained.median / safe),
+                percent(drained.p95)
+            ),
+            paper: "48.5% (9.3×), 95th percentile 87.6%",
+            holds: drained.median >= 5.0 * safe,
+            otherwise: "The attacker's sites are visited by too few devices here to harm the median \
+                        querier.",
+        })
+    }
+
+    fn quotas_protect(&self) -> Option<Claim> {
+        let safe = self.baseline(System::CookieMonster, RANDOM)?.median;
+        let (one, two) = (self.quota(RANDOM, 1.0)?, self.quota(RANDOM, 2.0)?);
+        let worst = one.median.max(two.median);
+        Some(Claim {
+            figure: "5c",
+            says: "Big Bird's quotas keep the random attacker from draining it.",
+            test: "at quotas 1 and 2 the median is at most 1.3 times the one without a global budget",
+            ours: format!("{} at 1, {} at 2", percent(one.median), percent(two.median)),
+            paper: "5.5% at best",
+            holds: worst <= 1.3 * safe,
+            otherwise: "Either the quota of 1 is too small for honest use here, or one of 2 too large \
+                        for the attacker's reach.",
+        })
+    }
+
+    fn too_large(&self) -> Option<Claim> {
+        let at = |quota| self.quota(RANDOM, quota).map(|summary| summary.median);
+        let (two, three, five) = (at(2.0)?, at(3.0)?, at(5.0)?);
+        Some(Claim {
+            figure: "5c",
+            says: "Quotas that are too large let the attacker through again.",
+            test: "the median rises from quota 2 to 3 and from 3 to 5",
+            ours: format!(
+                "{} at 2, {} at 3, {} at 5",
+                percent(two),
+                percent(three),
+                percent(five)
+            ),
+            paper: "5.5% at 2, 12.5% at 3, 20.1% at 5",
+            holds: two < three && three < five,
+            otherwise: "Too few user actions per device here for the attacker to use larger quotas.",
+        })
+    }
+
+    fn global_blocks(&self) -> Option<Claim> {
+        let large: Vec<&Summary> = QUOTAS
+            .into_iter()
+            .filter(|quota| *quota >= 3.0)
+            .map(|quota| self.quota(RANDOM, quota))
+            .collect::<Option<_>>()?;
+        let first = |summary: &Summary| {
+            let global = summary.blocked_by(Blocked::Global);
+            Blocked::ALL
+                .into_iter()
+                .filter(|cause| *cause != Blocked::Global)
+                .all(|cause| summary.blocked_by(cause) < global)
+        };
+        let share = |summary: &Summary| percent(summary.blocked_by(Blocked::Global));
+        Some(Claim {
+            figure: "5d",
+            says: "What then blocks reports is the drained global budget.",
+            test: "from quota 3 on the global budget blocks more reports than anything else",
+            ours: format!(
+                "{} at 3, {} at 4",
+                share(large.first()?),
+                share(large.get(1)?)
+            ),
+            paper: "11% at 3, 19% at 4",
+            holds: large.into_iter().all(first),
+            otherwise: "Querier budgets block more here than the attacker does.",
+        })
+    }
+
+    fn cap(&self, attacker: &'a str, cap: u32) -> Option<f64> {
+        let x = Some(f64::from(cap));
+        let summary = self.0.at(Suite::Fig6a, System::BigBird, attacker, x)?;
+        Some(summary.median)
+    }
+
+    fn omniscient_is_worse(&self) -> Option<Claim> {
+        let (random, omniscient) = (self.cap(RANDOM, 2)?, self.cap(OMNISCIENT, 2)?);
+        Some(Claim {
+            figure: "6a",
+            says: "An attacker that knows every quota does far more harm than a random one.",
+            test: "at a domain cap of 2 its median is at least twice the random attacker's",
+            ours: format!("{} against {}", percent(omniscient), percent(random)),
+            paper: "28.6% against 5.4%",
+            holds: omniscient >= 2.0 * random,
+            otherwise: "Too few user actions per device here for knowledge to help.",
+        })
+    }
+
+    fn held_at_one(&self) -> Option<Claim> {
+        let baseline = self
+            .0
+            .at(Suite::Fig6a, System::CookieMonster, OMNISCIENT, None)?;
+        let (one, two) = (self.cap(OMNISCIENT, 1)?, self.cap(OMNISCIENT, 2)?);
+        Some(Claim {
+            figure: "6a",
+            says: "A domain cap of 1 holds even that one.",
+            test: "its median is at most twice the one without a global budget, and below that at a \
+                   cap of 2",
+            ours: format!("{} at 1, {} at 2", percent(one), percent(two)),
+            paper: "10.0% at 1, 28.6% at 2",
+            holds: one <= 2.0 * baseline.median && one < two,
+            otherwise: "Devices here visit the attacker's sites so often that one domain a visit is \
+                        enough.",
+        })
+    }
+
+    fn saturates(&self) -> Option<Claim> {
+        let at = |sybils: f64| {
+            let run = self
+                .0
+                .at(Suite::Fig6b, System::BigBird, OMNISCIENT, Some(sybils))?;
+            Some(run.median)
+        };
+        let (five, ten, some, all) = (at(5.0)?, at(10.0)?, at(25.0)?, at(100.0)?);
+        Some(Claim {
+            figure: "6b",
+            says: "More Sybils stop helping: the harm saturates.",
+            test: "100 Sybils give the omniscient attacker at most 5% more than 25",
+            ours: format!(
+                "{} with 5, {} with 10, {} with 25, {} with 100",
+                percent(five),
+                percent(ten),
+                percent(some),
+                percent(all)
+            ),
+            paper: "29.4% from 10 to 100",
+            holds: all <= 1.05 * some,
+            otherwise: "Devices here have so many user actions that each Sybil still helps.",
+        })
+    }
+
+    fn popularity(&self) -> Option<Claim> {
+        let at = |rank: f64| {
+            let run = self
+                .0
+                .at(Suite::Fig6c, System::BigBird, OMNISCIENT, Some(rank))?;
+            Some(run.median)
+        };
+        let (first, fifth, late) = (at(1.0)?, at(5.0)?, at(41.0)?);
+        Some(Claim {
+            figure: "6c",
+            says: "Harm needs popular sites.",
+            test: "the omniscient attacker's median falls from first rank 1 to 5, and to 41",
+            ours: format!(
+                "{} at 1, {} at 5, {} at 41",
+                percent(first),
+                percent(fifth),
+                percent(late)
+            ),
+            paper: "29.0% at 1, 10.9% at 5 (labelled ranks 41–50)",
+            holds: fifth < first && late < first,
+            otherwise: "Sites of all ranks are about equally busy here.",
+        })
+    }
+
+    fn bounds(&self) -> Option<Claim> {
+        let attacked: Vec<&Summary> = self.0.0.iter().map(|run| &run.summary).collect();
+        let checked = attacked.iter().filter(|run| run.held.is_some()).count();
+        if checked == 0 {
+            return None;
+        }
+        let broken = attacked
+            .iter()
+            .filter(|run| run.held == Some(false))
+            .count();
+        Some(Claim {
+            figure: "theorem",
+            says: "The resilience theorem bounds what any attacker takes.",
+            test: "in no run does a device or a batch exceed bounds (i), (ii) or (iii)",
+            ours: format!("{broken} of {checked} attacked runs exceed one"),
+            paper: "proved",
+            holds: broken == 0,
+            otherwise: "This would be a bug here or in the proof: please report it.",
+        })
+    }
+}
+
+fn within(value: f64, of: f64, share: f64) -> bool {
+    (value / of - 1.0).abs() < share
+}
+
+/// A fraction in percent.
+pub(crate) fn percent(fraction: f64) -> String {
+    let value = 100.0 * fraction;
+    match value {
+        value if value == 0.0 || value >= 0.05 => format!("{value:.1}%"),
+        value => format!("{value:.3}%"),
+    }
+}
+
+/// A number of the paper's, beside ours.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compared {
+    /// The figure.
+    pub figure: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Ours, a fraction.
+    pub ours: f64,
+    /// The paper's, a fraction; an upper limit if it says no more.
+    pub paper: f64,
+    /// Whether the paper gives only an upper limit.
+    pub below: bool,
+}
+
+/// Every number that the paper gives, beside ours, as far as its suite was run.
+pub fn compared(results: Results<'_>) -> Vec<Compared> {
+    use Blocked::{Global, ImpressionSite, Querier};
+    use System::{BigBird, CookieMonster, GlobalOnly};
+    type Measure = fn(&Summary) -> f64;
+    let median: Measure = |run| run.median;
+    let p95: Measure = |run| run.p95;
+    let by_site: Measure = |run| run.blocked_by(ImpressionSite);
+    let by_global: Measure = |run| run.blocked_by(Global);
+    let by_querier: Measure = |run| run.blocked_by(Querier);
+    let (five, six_a, six_b, six_c) = (Suite::Fig5, Suite::Fig6a, Suite::Fig6b, Suite::Fig6c);
+    #[rustfmt::skip]
+    let rows = [
+        ("5a", "no attack, no global budget", five, CookieMonster, NONE, None, median, 5.2, false),
+        ("5a", "no attack, global budget only", five, GlobalOnly, NONE, None, median, 5.2, false),
+        ("5a", "no attack, quota 0.5", five, BigBird, NONE, Some(0.5), median, 14.0, false),
+        ("5a", "no attack, quota 2", five, BigBird, NONE, Some(2.0), median, 5.2, false),
+        ("5b", "blocked by the quota of 0.5", five, BigBird, NONE, Some(0.5), by_site, 16.2, false),
+        ("5b", "blocked by the quota of 1", five, BigBird, NONE, Some(1.0), by_site, 0.8, false),
+        ("5b", "blocked by the quota of 2", five, BigBird, NONE, Some(2.0), by_site, 0.002, true),
+        ("5b", "blocked by querier budgets", five, BigBird, NONE, Some(2.0), by_querier, 2.8, false),
+        ("5c", "random, no global budget", five, CookieMonster, RANDOM, None, median, 5.2, false),
+        ("5c", "random, global budget only", five, GlobalOnly, RANDOM, None, median, 48.5, false),
+        ("5c", "the same, 95th percentile", five, GlobalOnly, RANDOM, None, p95, 87.6, false),
+        ("5c", "random, quota 2", five, BigBird, RANDOM, Some(2.0), median, 5.5, false),
+        ("5c", "the same, 95th percentile", five, BigBird, RANDOM, Some(2.0), p95, 14.8, false),
+        ("5c", "random, quota 3", five, BigBird, RANDOM, Some(3.0), median, 12.5, false),
+        ("5c", "random, quota 5", five, BigBird, RANDOM, Some(5.0), median, 20.1, false),
+        ("5d", "blocked by global, quota 2", five, BigBird, RANDOM, Some(2.0), by_global, 1.0, true),
+        ("5d", "blocked by global, quota 3", five, BigBird, RANDOM, Some(3.0), by_global, 11.0, false),
+        ("5d", "blocked by global, quota 4", five, BigBird, RANDOM, Some(4.0), by_global, 19.0, false),
+        ("6a", "random, cap 2", six_a, BigBird, RANDOM, Some(2.0), median, 5.4, false),
+        ("6a", "omniscient, cap 1", six_a, BigBird, OMNISCIENT, Some(1.0), median, 10.0, false),
+        ("6a", "omniscient, cap 2", six_a, BigBird, OMNISCIENT, Some(2.0), median, 28.6, false),
+        ("6a", "random, global budget only", six_a, GlobalOnly, RANDOM, None, median, 48.3, false),
+        ("6a", "omniscient, global budget only", six_a, GlobalOnly, OMNISCIENT, None, median, 48.4, false),
+        ("6b", "random, 5 Sybils", six_b, BigBird, RANDOM, Some(5.0), median, 5.2, false),
+        ("6b", "random, 100 Sybils", six_b, BigBird, RANDOM, Some(100.0), median, 6.4, false),
+        ("6b", "omniscient, 10 Sybils", six_b, BigBird, OMNISCIENT, Some(10.0), median, 29.4, false),
+        ("6b", "omniscient, 100 Sybils", six_b, BigBird, OMNISCIENT, Some(100.0), median, 29.4, false),
+        ("6c", "random, first rank 1", six_c, BigBird, RANDOM, Some(1.0), median, 5.4, false),
+        ("6c", "random, first rank 5", six_c, BigBird, RANDOM, Some(5.0), median, 5.2, false),
+        ("6c", "omniscient, first rank 1", six_c, BigBird, OMNISCIENT, Some(1.0), median, 29.0, false),
+        ("6c", "omniscient, first rank 5", six_c, BigBird, OMNISCIENT, Some(5.0), median, 10.9, false),
+    ];
+    rows.into_iter()
+        .filter_map(
+            |(figure, what, suite, system, attacker, x, measure, paper, below)| {
+                let ours = measure(results.at(suite, system, attacker, x)?);
+                let paper = paper / 100.0;
+                Some(Compared {
+                    figure,
+                    what,
+                    ours,
+                    paper,
+                    below,
+                })
+            },
+        )
+        .collect()
+}
