@@ -36,6 +36,13 @@ enum Command {
     Conformance(conformance::Args),
     /// Replay a workload under policies and attackers: what quotas cost, and what they prevent
     Simulate(lab::simulate::Args),
+    /// Find capacities for logs, and what to expect of them
+    Tune(lab::tune::Args),
+    /// Plan a measurement: what error to expect, and which epsilon to choose
+    Plan(lab::plan::Args),
+    /// Look into workloads
+    #[command(subcommand)]
+    Workload(lab::workload::Command),
     /// Run the user agent as a process: requests in, answers out, one JSON a line
     Agent(agent::Args),
     /// Look into the file of a user agent, check it, copy it, or start over
@@ -53,6 +60,9 @@ fn main() -> ExitCode {
         Command::Conformance(args) => conformance::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Simulate(args) => lab::simulate::run(&args),
+        Command::Tune(args) => lab::tune::run(&args),
+        Command::Plan(args) => lab::plan::run(&args),
+        Command::Workload(command) => lab::workload::run(&command),
         Command::Agent(args) => agent::run(&args),
         Command::Store(command) => store::run(&command),
     };

@@ -205,7 +205,13 @@ impl Chart {
                 let _ = write!(path, "{step}{:.1} {:.1}", frame.x(*x), frame.y(*y));
             }
             let _ = write!(svg, "<path class=\"{class}\" d=\"{path}\"/>");
-            for (x, y) in &series.points {
+            // Dots of a dense line would hide it.
+            const MOST_DOTS: usize = 30;
+            for (x, y) in series
+                .points
+                .iter()
+                .filter(|_| series.points.len() <= MOST_DOTS)
+            {
                 let radius = if series.stroke == Stroke::Solid {
                     3.5
                 } else {

@@ -74,6 +74,22 @@ impl Counts {
         self.total += 1;
     }
 
+    /// Counts all that were counted elsewhere.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        if self.of.len() < other.of.len() {
+            self.of.resize(other.of.len(), 0);
+        }
+        for (sum, more) in self.of.iter_mut().zip(&other.of) {
+            *sum += more;
+        }
+        self.total += other.total;
+    }
+
+    /// Every number, with how often it was counted.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        (0..).zip(self.of.iter().copied())
+    }
+
     /// How many were counted.
     pub fn total(&self) -> u64 {
         self.total
@@ -140,29 +156,6 @@ impl Description {
         description.busiest_conversion_sites = busiest(&converted);
         Ok(description)
     }
-
-    /// The workload parameters that so many percent of devices stay within, if intermediaries spend
-    /// a share `r` of a querier budget; none if nothing converts.
-    ///
-    /// # Errors
-    /// If the share is negative or not finite.
-    pub fn parameters(&self, percent: f64, r: f64) -> Result<Option<Estimate>, PolicyError> {
-        let counts = [
-            &self.conversion_sites_of_device,
-            &self.impression_sites_of_device,
-            &self.fan_out,
-        ];
-        let [
-            Some(conversion_sites),
-            Some(impression_sites),
-            Some(fan_out),
-        ] = counts.map(|counts| counts.percentile(percent))
-        else {
-            return Ok(None);
-        };
-        let numbers = [conversion_sites, impression_sites, fan_out].map(|number| number.max(1));
-        Estimate::new(numbers, r).map(Some)
-    }
 }
 
 /// Workload parameters: N, M and n, and the same for the closed form.
@@ -175,12 +168,26 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    pub(crate) fn new(numbers: [u32; 3], r: f64) -> Result<Self, PolicyError> {
-        let [conversion_sites, impression_sites, fan_out] = numbers;
-        Ok(Self {
+    /// What is at a percentile of counts of N, M and n, if intermediaries spend a share `r` of a
+    /// querier budget; none if nothing was counted.
+    pub(crate) fn at(
+        counts: [&Counts; 3],
+        percent: f64,
+        r: f64,
+    ) -> Result<Option<Self>, PolicyError> {
+        let [
+            Some(conversion_sites),
+            Some(impression_sites),
+            Some(fan_out),
+        ] = counts.map(|counts| counts.percentile(percent))
+        else {
+            return Ok(None);
+        };
+        let numbers = [conversion_sites, impression_sites, fan_out].map(|number| number.max(1));
+        Ok(Some(Self {
             numbers,
-            parameters: Parameters::new(conversion_sites, impression_sites, fan_out, r)?,
-        })
+            parameters: Parameters::new(numbers[0], numbers[1], numbers[2], r)?,
+        }))
     }
 }
 

@@ -13,6 +13,7 @@ use bigbird::{
 use crate::attack::{Attack, Audience, Memory, Stage, Visit};
 use crate::read::ReadError;
 use crate::resilience::{Bounds, Resilience, Spent, Tally};
+use crate::tune::{Exact, Payers};
 use crate::workload::{BUCKETS, Event, Kind, Part, Survey, Workload};
 
 /// Why a report, or a part of it, was blocked: in the order in which causes are named.
@@ -108,6 +109,8 @@ pub struct Replay<'a> {
     pub threads: usize,
     /// Who attacks, if anybody does.
     pub attack: Option<Attack<'a>>,
+    /// Whether to count which sites pay.
+    pub count_sites: bool,
 }
 
 /// What came of a replay.
@@ -119,6 +122,8 @@ pub struct Replayed {
     pub spent: Spent,
     /// How near the attack came to its bounds; the one by query is not known yet.
     pub resilience: Option<Resilience>,
+    /// Which sites pay, if they were counted.
+    pub exact: Exact,
 }
 
 impl Replay<'_> {
@@ -141,7 +146,7 @@ impl Replay<'_> {
                 let part = self.workload.part(number)?;
                 worker.replay(&part, self.workload.before(number), given);
             }
-            Ok((worker.spent, worker.resilience))
+            Ok((worker.spent, worker.resilience, worker.exact))
         };
         let results: Vec<_> = std::thread::scope(|scope| {
             let others: Vec<_> = (1..self.threads.max(1))
@@ -156,9 +161,11 @@ impl Replay<'_> {
         });
         let mut spent = Spent::default();
         let mut resilience: Option<Resilience> = None;
+        let mut exact = Exact::default();
         for result in results {
-            let (more, of_thread) = result?;
+            let (more, of_thread, counted) = result?;
             spent.add(&more);
+            exact.add(&counted);
             match (&mut resilience, of_thread) {
                 (Some(sum), Some(more)) => sum.add(&more),
                 (sum, more) => *sum = more,
@@ -168,6 +175,7 @@ impl Replay<'_> {
             given,
             spent,
             resilience,
+            exact,
         })
     }
 
@@ -249,6 +257,8 @@ struct Worker<'a> {
     resilience: Option<Resilience>,
     /// The queriers that the device reports to.
     reports_to: Vec<usize>,
+    payers: Payers,
+    exact: Exact,
 }
 
 impl<'a> Worker<'a> {
@@ -297,6 +307,8 @@ impl<'a> Worker<'a> {
             spent: Spent::default(),
             resilience,
             reports_to: Vec::new(),
+            payers: Payers::default(),
+            exact: Exact::default(),
             replay,
             queriers,
         }
@@ -329,6 +341,10 @@ impl<'a> Worker<'a> {
                 }
             }
             self.tally.spent(&mut self.spent);
+            if self.replay.count_sites {
+                self.payers.count(&mut self.exact);
+                self.payers.begin();
+            }
             if attacked && let Some(resilience) = &mut self.resilience {
                 self.reports_to.clear();
                 let events = part.range(device).map(|at| part.event(at));
@@ -418,7 +434,11 @@ impl<'a> Worker<'a> {
         }
         self.device
             .report_in(query, &mut || 0.0, &mut self.workspace);
-        self.tally.honest(&self.workspace.changes().charges);
+        let charges = &self.workspace.changes().charges;
+        self.tally.honest(charges);
+        if self.replay.count_sites {
+            self.payers.paid(request.conversion_site, charges);
+        }
         let blocked = self
             .workspace
             .decision()

@@ -74,6 +74,7 @@ impl<'w> Laboratory<'w> {
             lookback_epochs,
             threads,
             attack: None,
+            count_sites: false,
         }
         .run()?;
         Ok(Self {
@@ -150,6 +151,7 @@ impl<'w> Laboratory<'w> {
             lookback_epochs: self.lookback_epochs,
             threads: self.threads,
             attack,
+            count_sites: false,
         }
         .run()?;
         let queriers = &self.survey.queriers;

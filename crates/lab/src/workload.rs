@@ -368,7 +368,7 @@ impl Seen {
     fn querier(mut self, site: u32, options: &QuerierOptions) -> Option<Querier> {
         let count = self.conversions.len();
         let a_day = count.checked_div(self.days.len()).unwrap_or(0);
-        if a_day < options.min_conversions_a_day.max(1) {
+        if count == 0 || a_day < options.min_conversions_a_day {
             return None;
         }
         self.conversions.sort_unstable();

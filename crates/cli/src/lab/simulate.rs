@@ -8,6 +8,7 @@ use bigbird::{Capacity, FilterKind, Policy, Profile};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::experiment::Experiment;
 use bigbird_lab::replay::Blocked;
+use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::Outcome;
 use bigbird_lab::workload::Workload;
 use serde_json::{Value, json};
@@ -151,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Finished {
     }
     let good = outcomes.iter().all(|outcome| {
         let resilience = outcome.resilience.as_ref();
-        resilience.is_none_or(bigbird_lab::resilience::Resilience::hold)
+        resilience.is_none_or(Resilience::hold)
     });
     let text = if args.json {
         let runs = experiments.iter().zip(&outcomes);

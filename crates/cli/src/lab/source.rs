@@ -24,6 +24,9 @@ pub(crate) struct Source {
     /// What the synthetic population is fitted to
     #[arg(long, value_enum, default_value_t)]
     preset: PresetName,
+    /// How many epochs before its own a conversion looks at
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    lookback_epochs: u16,
     /// How many conversions a day a site must have to measure
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     min_conversions_per_day: usize,
@@ -83,17 +86,33 @@ impl Source {
         Ok(population.generate())
     }
 
-    /// A laboratory for it, in which somebody measures.
-    pub(crate) fn laboratory<'w>(&self, workload: &'w Workload) -> Result<Laboratory<'w>, Failed> {
-        let options = QuerierOptions {
+    /// How queriers measure.
+    pub(crate) fn options(&self) -> QuerierOptions {
+        QuerierOptions {
             min_conversions_a_day: self.min_conversions_per_day,
             noise: match self.noise {
                 NoiseName::Paper => Noise::Paper,
                 NoiseName::Consistent => Noise::Consistent,
             },
             ..QuerierOptions::default()
-        };
-        let laboratory = Laboratory::new(workload, options, self.threads())?;
+        }
+    }
+
+    /// How many epochs before its own a conversion looks at.
+    pub(crate) fn lookback_epochs(&self) -> u16 {
+        self.lookback_epochs
+    }
+
+    /// The size of a synthetic population, against the paper's.
+    pub(crate) fn size(&self) -> Option<f64> {
+        self.criteo_prepared.is_none().then_some(self.scale)
+    }
+
+    /// A laboratory for it, in which somebody measures.
+    pub(crate) fn laboratory<'w>(&self, workload: &'w Workload) -> Result<Laboratory<'w>, Failed> {
+        let options = self.options();
+        let laboratory =
+            Laboratory::with_lookback(workload, options, self.lookback_epochs, self.threads())?;
         if laboratory.queriers().is_empty() {
             return Err(Failed::because(format!(
                 "no conversion site has {} conversions a day: --min-conversions-per-day must be \
@@ -153,7 +172,13 @@ impl Source {
                 }
                 .to_owned(),
             ),
-            ("epoch", "1 day; a conversion asks for its own and the one before".to_owned()),
+            (
+                "epoch",
+                format!(
+                    "a conversion asks for its own epoch and {} before",
+                    self.lookback_epochs
+                ),
+            ),
             (
                 "defaults",
                 "querier budget 1, global budget 8, impression-site quota 2, conversion-site quota \
@@ -175,7 +200,7 @@ impl Source {
             .collect()
     }
 
-    fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(cores)
     }

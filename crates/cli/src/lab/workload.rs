@@ -1,0 +1,224 @@
+//! `bigbird workload`: what a workload contains.
+
+use std::fmt::Write as _;
+
+use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
+use bigbird_lab::report::grouped;
+use bigbird_lab::workload::Workload;
+use serde_json::{Value, json};
+
+use super::source::Source;
+use crate::{Failed, Finished, output};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Say what a workload contains, beside the paper's numbers
+    Describe(DescribeArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DescribeArgs {
+    #[command(flatten)]
+    source: Source,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(command: &Command) -> Finished {
+    match command {
+        Command::Describe(args) => describe(args),
+    }
+}
+
+fn describe(args: &DescribeArgs) -> Finished {
+    let workload = args.source.workload()?;
+    let description = Description::new(&workload)?;
+    let queriers = workload.survey(&args.source.options())?.queriers.len();
+    let text = if args.json {
+        output::json(&describe_json(&description, &workload, queriers))?
+    } else {
+        tell(args, &description, &workload, queriers)?
+    };
+    Ok((text, true))
+}
+
+/// N, M and n at a percentile.
+fn numbers(description: &Description, percentile: f64) -> [u32; 3] {
+    [
+        &description.conversion_sites_of_device,
+        &description.impression_sites_of_device,
+        &description.fan_out,
+    ]
+    .map(|counts| counts.percentile(percentile).unwrap_or(0))
+}
+
+fn describe_json(description: &Description, workload: &Workload, queriers: usize) -> Value {
+    let busiest = |sites: &[(u32, u64)], names: &[String]| -> Vec<Value> {
+        sites
+            .iter()
+            .map(|(site, count)| json!({ "site": names[*site as usize], "events": count }))
+            .collect()
+    };
+    let percentiles: Vec<Value> = PERCENTILES
+        .into_iter()
+        .zip(OF_PAPER)
+        .map(|(percentile, paper)| {
+            let [conversion_sites, impression_sites, fan_out] = numbers(description, percentile);
+            json!({
+                "percentile": percentile,
+                "conversionSites": conversion_sites,
+                "impressionSites": impression_sites,
+                "fanOut": fan_out,
+                "paper": {
+                    "conversionSites": paper[0],
+                    "impressionSites": paper[1],
+                    "fanOut": paper[2],
+                },
+            })
+        })
+        .collect();
+    json!({
+        "devices": description.devices,
+        "convertingDevices": description.converting_devices,
+        "impressions": description.impressions,
+        "conversions": description.conversions,
+        "epochs": description.epochs.map(|(first, last)| [first, last]),
+        "impressionSites": description.impression_sites,
+        "conversionSites": description.conversion_sites,
+        "queriers": queriers,
+        "medianImpressions": description.impressions_of_device.percentile(50.0),
+        "medianConversions": description.conversions_of_device.percentile(50.0),
+        "busiestImpressionSites":
+            busiest(&description.busiest_impression_sites, &workload.impression_site_names),
+        "busiestConversionSites":
+            busiest(&description.busiest_conversion_sites, &workload.conversion_site_names),
+        "percentiles": percentiles,
+    })
+}
+
+fn tell(
+    args: &DescribeArgs,
+    description: &Description,
+    workload: &Workload,
+    queriers: usize,
+) -> Result<String, Failed> {
+    let mut text = String::new();
+    let size = args.source.size();
+    let of_paper = |count: f64| size.map_or("–".to_owned(), |size| rounded(count * size));
+    writeln!(text, "{}\n", args.source)?;
+    let median = |percentile: Option<u32>| percentile.map_or("–".to_owned(), |it| it.to_string());
+    let rows = [
+        ("devices", grouped(description.devices), of_paper(1.4e6)),
+        (
+            "impressions",
+            grouped(description.impressions),
+            of_paper(4.6e6),
+        ),
+        (
+            "conversions",
+            grouped(description.conversions),
+            of_paper(5.6e6),
+        ),
+        (
+            "impressions of the median device",
+            median(description.impressions_of_device.percentile(50.0)),
+            "2".to_owned(),
+        ),
+        (
+            "conversions of the median converting device",
+            median(description.conversions_of_device.percentile(50.0)),
+            "4".to_owned(),
+        ),
+        (
+            "impression sites",
+            grouped(description.impression_sites as u64),
+            of_paper(220e3),
+        ),
+        (
+            "conversion sites",
+            grouped(description.conversion_sites as u64),
+            of_paper(10e3),
+        ),
+        (
+            "of those, with enough conversions a day to measure",
+            grouped(queriers as u64),
+            of_paper(526.0),
+        ),
+    ];
+    let header = ["", "here", "paper"].map(str::to_owned).to_vec();
+    let rows = rows.map(|(what, here, paper)| vec![what.to_owned(), here, paper]);
+    writeln!(text, "{}\n", output::table(header, rows))?;
+    if let Some((first, last)) = description.epochs {
+        writeln!(text, "Epochs {first} to {last}.")?;
+    }
+    let shares = |sites: &[(u32, u64)], names: &[String], all: u64| {
+        #[expect(clippy::cast_precision_loss, reason = "shares are for people")]
+        let share = |count: u64| 100.0 * count as f64 / all.max(1) as f64;
+        let of =
+            |(site, count): &(u32, u64)| format!("{} {:.1}%", names[*site as usize], share(*count));
+        sites.iter().map(of).collect::<Vec<_>>().join(", ")
+    };
+    writeln!(
+        text,
+        "Busiest impression sites: {}.\nBusiest conversion sites: {}.\n",
+        shares(
+            &description.busiest_impression_sites,
+            &workload.impression_site_names,
+            description.impressions
+        ),
+        shares(
+            &description.busiest_conversion_sites,
+            &workload.conversion_site_names,
+            description.conversions
+        ),
+    )?;
+    let header = [
+        "percentile",
+        "N",
+        "2N",
+        "paper",
+        "M",
+        "paper",
+        "n",
+        "2n",
+        "paper",
+    ];
+    let rows = PERCENTILES
+        .into_iter()
+        .zip(OF_PAPER)
+        .map(|(percentile, paper)| {
+            let [conversion_sites, impression_sites, fan_out] = numbers(description, percentile);
+            let mut row = vec![format!("p{percentile}")];
+            let numbers = [
+                conversion_sites,
+                2 * conversion_sites,
+                paper[0],
+                impression_sites,
+                paper[1],
+                fan_out,
+                2 * fan_out,
+                paper[2],
+            ];
+            row.extend(numbers.map(|number| number.to_string()));
+            row
+        });
+    let header = header.map(str::to_owned).to_vec();
+    writeln!(text, "{}\n", output::table(header, rows))?;
+    writeln!(
+        text,
+        "N: unique conversion sites of a converting device. M: unique impression sites of a device.\n\
+         n: unique conversion sites for a device and impression site. The paper's N and n are even at\n\
+         every percentile and look doubled, probably by counting clicks and landed clicks apart."
+    )?;
+    Ok(text)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts"
+)]
+fn rounded(count: f64) -> String {
+    grouped(count.round() as u64)
+}
