@@ -80,6 +80,13 @@ impl Chart {
             .collect()
     }
 
+    /// A handful of round numbers from 0 on.
+    pub fn round_numbers(last: f64) -> Vec<(f64, String)> {
+        let step = nice_step(last.max(1e-9));
+        let ticks = (0..=10).map(|tick| f64::from(tick) * step);
+        Self::numbers(ticks.take_while(|value| *value <= last + step / 2.0))
+    }
+
     /// Names as ticks, side by side.
     pub fn names(names: impl IntoIterator<Item = String>) -> Vec<(f64, String)> {
         (0_u32..)

@@ -349,3 +349,147 @@ impl Spent {
         (self.device_epochs > 0).then(|| (self.honest as f64 / count, self.attacker as f64 / count))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bigbird::Profile;
+
+    use super::*;
+    use crate::attack::attackers::Omniscient;
+    use crate::attack::{Attack, Strength};
+
+    const SYBIL: SiteId = SiteId(100);
+
+    fn resilience() -> Resilience {
+        let policy = Profile::BigBird.policy();
+        let attack = Attack {
+            attacker: &Omniscient,
+            strength: Strength::of_paper(Some(2)),
+            seed: 1,
+        };
+        Resilience::new(Bounds::new(&policy, &attack), 1)
+    }
+
+    /// What a report of a Sybil's pays: 1 each of the global budget and two quotas.
+    fn charges(epoch: i64, sybil: u32) -> [Charge; 3] {
+        let sybil = SiteId(SYBIL.0 + sybil);
+        [
+            Filter::Global,
+            Filter::ImpressionSite(sybil),
+            Filter::ConversionSite(sybil),
+        ]
+        .map(|filter| Charge {
+            epoch: EpochIndex(epoch),
+            filter,
+            amount: MicroEpsilon::new(1_000_000),
+        })
+    }
+
+    fn checked(reports: &[(u64, u32)]) -> Resilience {
+        let mut resilience = resilience();
+        let mut tally = Tally::new(Some(SYBIL));
+        tally.begin();
+        let mut last = None;
+        for (action, sybil) in reports {
+            if last != Some(action) {
+                tally.action();
+                last = Some(action);
+            }
+            tally.attacked(UserAction(*action), &charges(3, *sybil));
+        }
+        tally.check(&mut resilience, [0].into_iter());
+        resilience
+    }
+
+    #[test]
+    fn bounds_of_the_papers_defaults() {
+        let bounds = resilience().bounds;
+        assert_eq!(bounds.by_quotas, Some(MicroEpsilon::new(25_000_000)));
+        assert_eq!(bounds.by_user_action, Some(MicroEpsilon::new(2_000_000)));
+        assert_eq!(bounds.actions_to_drain, Some(2));
+    }
+
+    #[test]
+    fn what_quotas_and_caps_allow_is_within_bounds() {
+        // Two sites in each action, each of them once.
+        let all = [
+            (1, 0),
+            (1, 1),
+            (2, 2),
+            (2, 3),
+            (3, 4),
+            (3, 5),
+            (4, 6),
+            (4, 7),
+        ];
+        let resilience = checked(&all);
+        assert!(resilience.hold(), "{resilience:?}");
+        assert_eq!((resilience.touched, resilience.drained_budgets), (1, 1));
+    }
+
+    /// Each of these is what a broken budget manager would let pass.
+    #[test]
+    fn what_they_do_not_allow_is_noticed() {
+        // (i) A conversion-site quota of 1 that paid twice.
+        let twice = checked(&[(1, 0), (2, 0)]);
+        assert!(twice.by_quotas > 1.0 && !twice.hold());
+        // (ii) A user action that involved three sites.
+        let three = checked(&[(1, 0), (1, 1), (1, 2)]);
+        assert!(three.by_user_actions > 1.0 && !three.hold());
+        // (iii) A global budget of 8 that one user action drained.
+        let drained = checked(&[
+            (1, 0),
+            (1, 1),
+            (1, 2),
+            (1, 3),
+            (1, 4),
+            (1, 5),
+            (1, 6),
+            (1, 7),
+        ]);
+        assert!(drained.drained > 1.0 && !drained.hold());
+    }
+
+    /// (iii) A sum that changes by more than the attacked devices' reports.
+    #[test]
+    fn a_sum_that_changes_too_much_is_noticed() {
+        let querier = Querier {
+            site: 7,
+            a_day: 100,
+            batch: 10,
+            noise_scale: 1.0,
+            max_value: 1,
+            most_of_a_device: 3,
+            reports: Vec::new(),
+            values: Vec::new(),
+        };
+        let batch = |kept| Batch {
+            conversion_site: 7,
+            epsilon: 1.0,
+            noise_scale: 1.0,
+            size: 10,
+            full: [10, 0, 0, 0, 0],
+            kept: [kept, 0, 0, 0, 0],
+            rmsre: 0.0,
+            parts: crate::metrics::Parts {
+                noise: 0.0,
+                bias: 0.0,
+            },
+            blocked: [0; 5],
+        };
+        // One device-epoch with three reports, which differ by at most 2 each.
+        let mut resilience = checked(&[(1, 0)]);
+        resilience.compare(std::slice::from_ref(&querier), &[batch(4)], &[batch(10)]);
+        assert!(resilience.hold() && resilience.by_query == 1.0);
+        resilience.compare(&[querier], &[batch(3)], &[batch(10)]);
+        assert!(!resilience.hold());
+    }
+
+    #[test]
+    fn shares_over_the_bound_are_over_one() {
+        assert_eq!(share(0, 0), 0.0);
+        assert!(share(1, 0) > 1.0);
+        assert!(share(u64::MAX, u64::MAX - 1) > 1.0);
+        assert!(share(u64::MAX - 1, u64::MAX) <= 1.0);
+    }
+}

@@ -127,4 +127,22 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
     let omniscient = attack(&Omniscient, Some(1));
     let (capped, _) = median(&one, Some(omniscient));
     assert!(capped < 0.6 * worse, "{capped} and {worse}");
+    assert!(capped < 2.0 * alone, "{capped} and {alone}");
+
+    let of = |sybils, first_rank| {
+        let attack = attack(&Omniscient, Some(2));
+        let strength = Strength {
+            sybils,
+            first_rank,
+            ..attack.strength
+        };
+        median(&quota(2.0), Some(Attack { strength, ..attack })).0
+    };
+    let (few, many) = (of(25, 1), of(100, 1));
+    assert!(
+        many < 1.05 * few && of(5, 1) < 0.6 * few,
+        "{few} and {many}"
+    );
+    let (less, least) = (of(25, 5), of(25, 41));
+    assert!(less < few && least < less, "{few}, {less} and {least}");
 }

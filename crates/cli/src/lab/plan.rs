@@ -253,7 +253,7 @@ fn chart(measurement: &Measurement, batch: f64, epsilon: f64) -> Chart {
         title: "What error to expect".to_owned(),
         x_label: "epsilon of a report".to_owned(),
         y_label: "error of a batch (RMSRE), %".to_owned(),
-        ticks: Chart::numbers((0..=6).map(|step| f64::from(step) * last / 6.0)),
+        ticks: Chart::round_numbers(last),
         series: vec![
             line(
                 format!("batches of {batch:.0}"),

@@ -1,0 +1,259 @@
+//! Attackers: what they do to a global budget without quotas, and what quotas leave them.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use bigbird::{FilterKind, Policy, Profile};
+use bigbird_lab::attack::attackers::{self, DrainConversionSite, DrainImpressionSite, Omniscient};
+use bigbird_lab::attack::{Attack, Attacker, Audience, Quotas, Stage, Strength};
+use bigbird_lab::replay::{Blocked, Given, Replay};
+use bigbird_lab::simulate::{Laboratory, Outcome};
+use bigbird_lab::synthetic::{Population, Preset};
+use bigbird_lab::workload::{Event, Kind, QuerierOptions, Survey, Workload};
+
+fn workload() -> Workload {
+    let population = Population {
+        preset: Preset::Published,
+        scale: 0.01,
+        seed: 3,
+    };
+    population.generate()
+}
+
+fn options() -> QuerierOptions {
+    QuerierOptions {
+        min_batch: 2000,
+        ..QuerierOptions::default()
+    }
+}
+
+fn fewer_devices() -> (Workload, QuerierOptions) {
+    let population = Population {
+        preset: Preset::Published,
+        scale: 0.002,
+        seed: 3,
+    };
+    let options = QuerierOptions {
+        min_conversions_a_day: 20,
+        min_batch: 300,
+        ..QuerierOptions::default()
+    };
+    (population.generate(), options)
+}
+
+fn attack<'a>(attacker: &'a dyn Attacker, policy: &Policy) -> Attack<'a> {
+    let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
+    Attack {
+        attacker,
+        strength: Strength {
+            conversion_sites: 1,
+            ..Strength::of_paper(cap)
+        },
+        seed: 1,
+    }
+}
+
+fn median(outcome: &Outcome) -> f64 {
+    outcome.error(50.0).unwrap()
+}
+
+#[test]
+fn every_attacker_stays_within_the_resilience_theorem() {
+    let (workload, options) = fewer_devices();
+    let laboratory = Laboratory::new(&workload, options, 2).unwrap();
+    let big_bird = Profile::BigBird.policy();
+    let policies = [
+        big_bird.clone(),
+        big_bird.to_builder().domain_cap(1).build().unwrap(),
+        big_bird.to_builder().impression_site(5.0).build().unwrap(),
+        big_bird.to_builder().no_domain_cap().build().unwrap(),
+        Profile::GlobalOnly.policy(),
+        Profile::CookieMonster.policy(),
+        Profile::W3cDraft.policy(),
+    ];
+    for policy in &policies {
+        for attacker in attackers::ALL {
+            let outcome = laboratory.run(policy, Some(attack(attacker, policy)));
+            let outcome = outcome.unwrap();
+            let resilience = outcome.resilience.as_ref().unwrap();
+            assert!(
+                resilience.hold(),
+                "{}: {resilience:?} under {policy:?}",
+                attacker.name()
+            );
+        }
+    }
+}
+
+/// It says that it uses one quota of each kind, and uses as many as the omniscient one.
+struct Liar;
+
+impl Attacker for Liar {
+    fn name(&self) -> &'static str {
+        "liar"
+    }
+
+    fn audience(&self) -> Audience {
+        Omniscient.audience()
+    }
+
+    fn quotas(&self, _: &Strength) -> Quotas {
+        Quotas {
+            impression_sites: 1,
+            conversion_sites: 1,
+        }
+    }
+
+    fn act(&self, stage: &mut Stage<'_>) {
+        Omniscient.act(stage);
+    }
+}
+
+#[test]
+fn an_attacker_that_uses_more_quotas_than_it_states_is_noticed() {
+    let (workload, options) = fewer_devices();
+    let laboratory = Laboratory::new(&workload, options, 2).unwrap();
+    let policy = Profile::BigBird.policy();
+    let outcome = laboratory
+        .run(&policy, Some(attack(&Liar, &policy)))
+        .unwrap();
+    assert!(!outcome.resilience.as_ref().unwrap().hold());
+}
+
+#[test]
+fn bursts_drain_a_global_budget_and_big_bird_holds_them() {
+    let workload = workload();
+    let laboratory = Laboratory::new(&workload, options(), 2).unwrap();
+    let (global_only, big_bird) = (Profile::GlobalOnly.policy(), Profile::BigBird.policy());
+    let alone = median(&laboratory.run(&big_bird, None).unwrap());
+    for name in ["random", "naive", "intermediaries"] {
+        let attacker = attackers::by_name(name).unwrap();
+        let drained = laboratory.run(&global_only, Some(attack(attacker, &global_only)));
+        let held = laboratory.run(&big_bird, Some(attack(attacker, &big_bird)));
+        let (drained, held) = (median(&drained.unwrap()), median(&held.unwrap()));
+        assert!(drained > 3.0 * alone, "{name}: {drained} and {alone}");
+        assert!(held < 1.3 * alone, "{name}: {held} and {alone}");
+    }
+    // Pacing gets around the cap, so the quotas of the epoch must do; without them it gets as far.
+    let slow = attackers::by_name("slow").unwrap();
+    let paced = laboratory
+        .run(&big_bird, Some(attack(slow, &big_bird)))
+        .unwrap();
+    let omniscient = laboratory
+        .run(&big_bird, Some(attack(&Omniscient, &big_bird)))
+        .unwrap();
+    let (paced, omniscient) = (median(&paced), median(&omniscient));
+    assert!(
+        alone < paced && paced < omniscient,
+        "{alone}, {paced}, {omniscient}"
+    );
+}
+
+/// What every report gives, with and without an attack.
+fn both(
+    workload: &Workload,
+    survey: &Survey,
+    policy: &Policy,
+    attacker: &dyn Attacker,
+) -> (Vec<Given>, Vec<Given>) {
+    let replay = |attack| {
+        let replay = Replay {
+            workload,
+            survey,
+            policy,
+            lookback_epochs: 1,
+            threads: 2,
+            attack,
+            count_sites: false,
+        };
+        replay.run().unwrap().given
+    };
+    (replay(None), replay(Some(attack(attacker, policy))))
+}
+
+/// Goes through every device: its events, each with its place.
+fn each_device(workload: &Workload, mut each: impl FnMut(&[(usize, Event)])) {
+    let mut first = 0;
+    for number in 0..workload.parts() {
+        let part = workload.part(number).unwrap();
+        for device in 0..part.devices() {
+            let events: Vec<_> = part
+                .range(device)
+                .map(|at| (first + at, part.event(at)))
+                .collect();
+            each(&events);
+        }
+        first += part.len();
+    }
+}
+
+/// A global budget so large that only quotas matter.
+fn quotas_only() -> Policy {
+    let policy = Profile::BigBird.policy().to_builder();
+    policy.capacity(FilterKind::Global, 1000.0).build().unwrap()
+}
+
+#[test]
+fn draining_a_conversion_site_harms_that_site_alone() {
+    let workload = workload();
+    let survey = workload.survey(&options()).unwrap();
+    let busiest = survey
+        .queriers
+        .iter()
+        .max_by_key(|it| it.reports.len())
+        .unwrap();
+    let (alone, attacked) = both(&workload, &survey, &quotas_only(), &DrainConversionSite);
+    let (mut own, mut harmed) = (0, 0);
+    each_device(&workload, |events| {
+        for (at, event) in events {
+            if event.conversion_site == busiest.site {
+                own += usize::from(alone[*at].bucket().is_some());
+                harmed += usize::from(attacked[*at].blocked() == Some(Blocked::ConversionSite));
+            } else if alone[*at].bucket().is_some() {
+                // Others may even gain: what the site could not pay is left in the quotas they share.
+                assert_eq!(alone[*at].bucket(), attacked[*at].bucket(), "{event:?}");
+            }
+        }
+    });
+    assert!(harmed * 10 > own, "{harmed} of {own}");
+    // With the paper's global budget it takes one epsilon of it at most: next to nothing.
+    let policy = Profile::BigBird.policy();
+    let (alone, attacked) = both(&workload, &survey, &policy, &DrainConversionSite);
+    let (mut others, mut changed) = (0, 0);
+    each_device(&workload, |events| {
+        for (at, event) in events {
+            if event.conversion_site != busiest.site {
+                others += usize::from(alone[*at].bucket().is_some());
+                changed += usize::from(alone[*at] != attacked[*at]);
+            }
+        }
+    });
+    assert!(changed * 10_000 < others, "{changed} of {others}");
+}
+
+#[test]
+fn draining_an_impression_site_harms_only_who_advertised_there() {
+    let workload = workload();
+    let survey = workload.survey(&options()).unwrap();
+    let busiest = (0..survey.impressions.len())
+        .max_by_key(|site| (survey.impressions[*site], std::cmp::Reverse(*site)))
+        .unwrap();
+    let (alone, attacked) = both(&workload, &survey, &quotas_only(), &DrainImpressionSite);
+    let (mut related, mut harmed) = (0, 0);
+    each_device(&workload, |events| {
+        for (at, event) in events {
+            let Kind::Conversion { .. } = event.kind else {
+                continue;
+            };
+            let advertised = events.iter().any(|(_, other)| {
+                other.conversion_site == event.conversion_site
+                    && matches!(other.kind, Kind::Impression { site, .. } if site as usize == busiest)
+            });
+            if advertised {
+                related += usize::from(alone[*at].bucket().is_some());
+                harmed += usize::from(attacked[*at].blocked() == Some(Blocked::ImpressionSite));
+            } else {
+                assert_eq!(alone[*at], attacked[*at], "{event:?}");
+            }
+        }
+    });
+    assert!(harmed * 10 > related, "{harmed} of {related}");
+}
