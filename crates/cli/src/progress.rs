@@ -15,10 +15,12 @@ pub(crate) struct Bar {
 
 impl Bar {
     pub(crate) fn new() -> Self {
+        let (begin, terminal) = (Instant::now(), std::io::stderr().is_terminal());
         Self {
-            begin: Instant::now(),
-            shown: None,
-            terminal: std::io::stderr().is_terminal(),
+            begin,
+            // Where lines stay, short work needs none.
+            shown: (!terminal).then_some(begin),
+            terminal,
             drawn: false,
         }
     }

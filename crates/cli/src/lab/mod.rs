@@ -4,5 +4,6 @@ pub(crate) mod plan;
 pub(crate) mod reproduce;
 pub(crate) mod simulate;
 mod source;
+mod sweep;
 pub(crate) mod tune;
 pub(crate) mod workload;

@@ -76,7 +76,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Finished {
     args.check()?;
-    let workload = args.source.workload()?;
+    let (seed, _) = args.source.one()?;
+    let workload = args.source.workload(seed)?;
     let counts = reports_of_devices(&workload, None)?;
     let measurement = args.measurement(counts);
     let batch = args

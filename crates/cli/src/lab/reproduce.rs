@@ -65,6 +65,7 @@ impl From<SuiteName> for Suite {
 
 pub(crate) fn run(args: &Args) -> CommandFinished {
     let begin = Instant::now();
+    let (seed, threads) = args.source.one()?;
     let suites: Vec<Suite> = match args.suite.is_empty() {
         true => Suite::ALL.to_vec(),
         false => Suite::ALL
@@ -74,9 +75,9 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
     };
     let mut bar = Bar::new();
     bar.show(0.0, 0.0, "reading the workload");
-    let workload = args.source.workload()?;
+    let workload = args.source.workload(seed)?;
     let description = Description::new(&workload)?;
-    let laboratory = args.source.laboratory(&workload)?;
+    let laboratory = args.source.laboratory(&workload, threads)?;
     let owned = Owned {
         impression_sites: 10,
         conversion_sites: args.source.of_ten_sites(),
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
     let finished = reproduce::run_all(
         &laboratory,
         planned,
-        args.source.seed,
+        seed,
         &runs_folder,
         &context,
         &mut |progress| {

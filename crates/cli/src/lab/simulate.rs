@@ -1,19 +1,18 @@
 //! `bigbird simulate`: a workload under policies and attackers, one run or a sweep.
 
-use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use bigbird::{Capacity, FilterKind, Policy, Profile};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::experiment::Experiment;
-use bigbird_lab::replay::Blocked;
 use bigbird_lab::resilience::Resilience;
-use bigbird_lab::simulate::Outcome;
 use bigbird_lab::workload::Workload;
 use serde_json::{Value, json};
 
 use super::source::Source;
+use super::sweep::{Run, Sweep};
+use crate::progress::Bar;
 use crate::{Failed, Finished, output};
 
 #[derive(Debug, clap::Args)]
@@ -91,6 +90,12 @@ pub(crate) struct Args {
     /// scale says]
     #[arg(long, value_name = "COUNT")]
     owned_sites: Option<u32>,
+    /// Write the table as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write a figure as SVG, over the parameter with the most values
+    #[arg(long, value_name = "FILE")]
+    figure: Option<PathBuf>,
     /// Print the runs with all their batches as JSON
     #[arg(long)]
     json: bool,
@@ -144,24 +149,64 @@ impl FromStr for Limit {
 
 pub(crate) fn run(args: &Args) -> Finished {
     let experiments = args.experiments()?;
-    let workload = args.source.workload()?;
-    let laboratory = args.source.laboratory(&workload)?;
-    let mut outcomes = Vec::new();
-    for experiment in &experiments {
-        outcomes.push(experiment.run(&laboratory, args.source.seed)?);
+    let mut bar = Bar::new();
+    let (seeds, threads) = (&args.source.seed, args.source.threads());
+    let count = experiments.len() * seeds.len() * threads.len();
+    let mut workload: Option<Workload> = None;
+    let mut runs: Vec<Run> = Vec::new();
+    for &seed in seeds {
+        // Files are the same for every seed.
+        let known = workload.take().filter(|_| args.source.preset().is_none());
+        let known = match known {
+            Some(known) => known,
+            None => args.source.workload(seed)?,
+        };
+        for &threads in &threads {
+            let laboratory = args.source.laboratory(&known, threads)?;
+            for experiment in &experiments {
+                #[expect(clippy::cast_precision_loss, reason = "a number of runs")]
+                let done = runs.len() as f64 / count as f64;
+                let attacker = match experiment.attacker() {
+                    "none" => "no",
+                    name => name,
+                };
+                let what = format!("{}, {attacker} attacker", experiment.profile);
+                bar.show(done, 0.0, &what);
+                runs.push(Run {
+                    outcome: experiment.run(&laboratory, seed)?,
+                    experiment: experiment.clone(),
+                    seed,
+                    threads,
+                });
+            }
+        }
+        workload = Some(known);
     }
-    let good = outcomes.iter().all(|outcome| {
-        let resilience = outcome.resilience.as_ref();
+    bar.clear();
+    let sweep = Sweep::new(&runs);
+    for (path, content) in [
+        (&args.csv, args.csv.as_ref().map(|_| sweep.to_csv())),
+        (
+            &args.figure,
+            args.figure.as_ref().map(|_| sweep.to_figure()),
+        ),
+    ] {
+        if let Some((path, content)) = path.as_ref().zip(content) {
+            std::fs::write(path, content)
+                .map_err(|error| Failed::because(format!("{}: {error}", path.display())))?;
+        }
+    }
+    let good = runs.iter().all(|run| {
+        let resilience = run.outcome.resilience.as_ref();
         resilience.is_none_or(Resilience::hold)
     });
-    let text = if args.json {
-        let runs = experiments.iter().zip(&outcomes);
-        let runs: Vec<Value> = runs
-            .map(|(experiment, outcome)| experiment.to_json("simulate", outcome, &workload))
-            .collect();
-        output::json(&json!({ "runs": runs }))?
-    } else {
-        tell(args, &workload, &experiments, &outcomes)?
+    let text = match (&workload, args.json) {
+        (Some(workload), true) => {
+            let runs: Vec<Value> = runs.iter().map(|run| run.to_json(workload)).collect();
+            output::json(&json!({ "runs": runs }))?
+        }
+        (Some(workload), false) => sweep.tell(&args.source, workload)?,
+        (None, _) => String::new(),
     };
     Ok((text, good))
 }
@@ -273,87 +318,4 @@ fn whole(number: f64) -> Result<u32, Failed> {
     Err(Failed::because(format!(
         "--cap must be a whole number of sites, got {number}"
     )))
-}
-
-fn tell(
-    args: &Args,
-    workload: &Workload,
-    runs: &[Experiment],
-    outcomes: &[Arc<Outcome>],
-) -> Result<String, std::fmt::Error> {
-    let mut text = String::new();
-    writeln!(
-        text,
-        "{} devices and {} events of {}; {} batches.\n",
-        workload.devices(),
-        workload.len(),
-        args.source,
-        outcomes.first().map_or(0, |outcome| outcome.batches.len())
-    )?;
-    let percent = |share: Option<f64>| match share {
-        Some(share) => format!("{:.1}%", 100.0 * share),
-        None => "–".to_owned(),
-    };
-    let limits = |run: &Experiment| {
-        let limit = |kind| {
-            run.capacity(kind)
-                .map_or("–".to_owned(), |it| it.to_string())
-        };
-        let number = |number: Option<u32>| number.map_or("–".to_owned(), |it| it.to_string());
-        let strength = run.strength();
-        [
-            ("querier budget", limit(FilterKind::Querier)),
-            ("global budget", limit(FilterKind::Global)),
-            ("impression-site quota", limit(FilterKind::ImpressionSite)),
-            ("conversion-site quota", limit(FilterKind::ConversionSite)),
-            ("cap", number(run.cap())),
-            ("Sybils", number(strength.map(|strength| strength.sybils))),
-            (
-                "first rank",
-                number(strength.map(|strength| strength.first_rank)),
-            ),
-        ]
-    };
-    // What is the same in all runs needs no column.
-    let all: Vec<_> = runs.iter().map(limits).collect();
-    let varies = |column: usize| all.iter().any(|run| run[column].1 != all[0][column].1);
-    let same: Vec<String> = all
-        .first()
-        .into_iter()
-        .flatten()
-        .enumerate()
-        .filter(|(column, (_, value))| !varies(*column) && value != "–")
-        .map(|(_, (name, value))| format!("{name} {value}"))
-        .collect();
-    if !same.is_empty() {
-        writeln!(text, "In all runs: {}.\n", same.join(", "))?;
-    }
-    let varying: Vec<usize> = (0..7).filter(|column| varies(*column)).collect();
-    let mut header = vec!["profile".to_owned(), "attacker".to_owned()];
-    if let Some(first) = all.first() {
-        header.extend(varying.iter().map(|column| first[*column].0.to_owned()));
-    }
-    let measured = ["median", "p95", "by querier", "by global", "by imp. site"];
-    header.extend(measured.map(str::to_owned));
-    let rows = runs
-        .iter()
-        .zip(outcomes)
-        .zip(&all)
-        .map(|((run, outcome), limits)| {
-            let mut row = vec![run.profile.to_string(), run.attacker().to_owned()];
-            row.extend(varying.iter().map(|column| limits[*column].1.clone()));
-            row.push(percent(outcome.error(50.0)));
-            row.push(percent(outcome.error(95.0)));
-            for cause in [Blocked::Querier, Blocked::Global, Blocked::ImpressionSite] {
-                row.push(percent(outcome.blocked_share(cause)));
-            }
-            row
-        });
-    let table = output::table(header, rows);
-    writeln!(text, "{table}\n")?;
-    writeln!(
-        text,
-        "Limits in epsilons; the error of batches; the share of reports blocked, by first cause."
-    )?;
-    Ok(text)
 }

@@ -35,11 +35,11 @@ pub(crate) struct Source {
     #[arg(long, value_enum, default_value_t)]
     noise: NoiseName,
     /// What all random choices follow from
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    pub(crate) seed: Vec<u64>,
     /// How many threads work; results do not depend on it [default: all cores]
-    #[arg(long)]
-    threads: Option<usize>,
+    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
+    threads: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -68,8 +68,18 @@ enum NoiseName {
 }
 
 impl Source {
-    /// Reads or generates the workload.
-    pub(crate) fn workload(&self) -> Result<Workload, Failed> {
+    /// The seed and the number of threads of a command that takes one of each.
+    pub(crate) fn one(&self) -> Result<(u64, usize), Failed> {
+        match (self.seed.as_slice(), self.threads().as_slice()) {
+            ([seed], [threads]) => Ok((*seed, *threads)),
+            _ => Err(Failed::because(
+                "--seed and --threads take one value each here; `bigbird simulate` takes several",
+            )),
+        }
+    }
+
+    /// Reads or generates the workload; a generated one follows from the seed.
+    pub(crate) fn workload(&self, seed: u64) -> Result<Workload, Failed> {
         if let Some(folder) = &self.criteo_prepared {
             return criteo::read_prepared(folder)
                 .map_err(|error| Failed::unreadable(error.to_string()));
@@ -81,7 +91,7 @@ impl Source {
         let population = Population {
             preset: self.preset.into(),
             scale: self.scale,
-            seed: self.seed,
+            seed,
         };
         Ok(population.generate())
     }
@@ -109,10 +119,14 @@ impl Source {
     }
 
     /// A laboratory for it, in which somebody measures.
-    pub(crate) fn laboratory<'w>(&self, workload: &'w Workload) -> Result<Laboratory<'w>, Failed> {
+    pub(crate) fn laboratory<'w>(
+        &self,
+        workload: &'w Workload,
+        threads: usize,
+    ) -> Result<Laboratory<'w>, Failed> {
         let options = self.options();
         let laboratory =
-            Laboratory::with_lookback(workload, options, self.lookback_epochs, self.threads())?;
+            Laboratory::with_lookback(workload, options, self.lookback_epochs, threads)?;
         if laboratory.queriers().is_empty() {
             return Err(Failed::because(format!(
                 "no conversion site has {} conversions a day: --min-conversions-per-day must be \
@@ -141,7 +155,7 @@ impl Source {
         let mut parameters = vec![("workload", self.to_string())];
         let options = QuerierOptions::default();
         parameters.extend([
-            ("seed", self.seed.to_string()),
+            ("seed", self.seed.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
             (
                 "queriers",
                 format!(
@@ -200,9 +214,13 @@ impl Source {
             .collect()
     }
 
-    pub(crate) fn threads(&self) -> usize {
+    /// How many threads work, each number in turn.
+    pub(crate) fn threads(&self) -> Vec<usize> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or_else(cores)
+        match self.threads.is_empty() {
+            true => vec![cores()],
+            false => self.threads.clone(),
+        }
     }
 
     /// How many conversion sites are as many as ten of the paper's: a smaller population has fewer,

@@ -65,6 +65,7 @@ struct Choice {
 }
 
 pub(crate) fn run(args: &Args) -> Finished {
+    let (seed, threads) = args.source.one()?;
     let attackers = args.attackers()?;
     for percentile in &args.percentile {
         if !(0.0..=100.0).contains(percentile) {
@@ -72,14 +73,14 @@ pub(crate) fn run(args: &Args) -> Finished {
             return Err(Failed::because(why));
         }
     }
-    let workload = args.source.workload()?;
-    let laboratory = args.source.laboratory(&workload)?;
+    let workload = args.source.workload(seed)?;
+    let laboratory = args.source.laboratory(&workload, threads)?;
     let description = Description::new(&workload)?;
     let exact = match args.exact {
         true => Some(tune::exact(
             &workload,
             args.source.lookback_epochs(),
-            args.source.threads(),
+            threads,
         )?),
         false => None,
     };
@@ -123,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Finished {
                 0.0,
                 &format!("{name} attacker"),
             );
-            let outcome = args.predict(&laboratory, &choice.policy, attacker)?;
+            let outcome = args.predict(&laboratory, &choice.policy, attacker, seed)?;
             choice.outcomes.push(outcome);
             done += 1;
         }
@@ -176,6 +177,7 @@ impl Args {
         laboratory: &Laboratory<'_>,
         policy: &Policy,
         attacker: Option<&'static dyn Attacker>,
+        seed: u64,
     ) -> Result<Arc<Outcome>, Failed> {
         let experiment = Experiment {
             profile: Profile::BigBird,
@@ -188,7 +190,7 @@ impl Args {
                 (attacker, strength)
             }),
         };
-        Ok(experiment.run(laboratory, self.source.seed)?)
+        Ok(experiment.run(laboratory, seed)?)
     }
 }
 

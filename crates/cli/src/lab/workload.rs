@@ -32,7 +32,8 @@ pub(crate) fn run(command: &Command) -> Finished {
 }
 
 fn describe(args: &DescribeArgs) -> Finished {
-    let workload = args.source.workload()?;
+    let (seed, _) = args.source.one()?;
+    let workload = args.source.workload(seed)?;
     let description = Description::new(&workload)?;
     let queriers = workload.survey(&args.source.options())?.queriers.len();
     let text = if args.json {
