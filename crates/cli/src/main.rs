@@ -40,7 +40,7 @@ enum Command {
     Tune(lab::tune::Args),
     /// Plan a measurement: what error to expect, and which epsilon to choose
     Plan(lab::plan::Args),
-    /// Look into workloads
+    /// Look into workloads, or write them
     #[command(subcommand)]
     Workload(lab::workload::Command),
     /// Run the user agent as a process: requests in, answers out, one JSON a line

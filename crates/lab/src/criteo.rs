@@ -1,21 +1,46 @@
-//! The Criteo files of the paper's evaluation, as its artifact prepares them: two Parquet files, one
-//! of impressions and one of conversions, all columns whole numbers.
+//! The Criteo files of the paper's evaluation: as its artifact prepares them, two Parquet files, one
+//! of impressions and one of conversions, all columns whole numbers; and as they are published.
+
+mod raw;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
 
-use arrow_array::Array as _;
-use arrow_array::cast::AsArray as _;
-use arrow_array::types::{Int32Type, Int64Type, UInt32Type, UInt64Type};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-
+use crate::cells::{EMPTY, Holds, ParquetFile};
 use crate::read::ReadError;
 use crate::workload::{Event, Kind, Workload};
 
+pub use raw::{RawOptions, read_raw};
+
+/// The prepared files.
+pub(crate) const IMPRESSIONS: &str = "20last_impressions.pqt";
+pub(crate) const CONVERSIONS: &str = "20last_conversions.pqt";
+
 /// The values of `features_ctx_not_constrained_0` that are buckets 0 to 3; all others are bucket 4.
-const BUCKETS: [i64; 4] = [1_158_003_214, 1_668_101_868, 3_880_384_520, 7_687_156];
+const FEATURES: [i64; 4] = [1_158_003_214, 1_668_101_868, 3_880_384_520, 7_687_156];
+
+fn bucket(feature: i128) -> u8 {
+    let known = (0..).zip(FEATURES);
+    let mut known = known.filter(|(_, value)| i128::from(*value) == feature);
+    known.next().map_or(4, |(bucket, _)| bucket)
+}
+
+/// A value that has a bucket.
+pub(crate) fn feature(bucket: u8) -> i64 {
+    FEATURES.get(usize::from(bucket)).copied().unwrap_or(1)
+}
+
+/// Whether a folder has prepared files.
+pub fn is_prepared(folder: &Path) -> bool {
+    folder.join(IMPRESSIONS).is_file() || folder.join(CONVERSIONS).is_file()
+}
+
+/// Whether a folder has the files as they are published: a folder for each day.
+pub fn is_raw(folder: &Path) -> bool {
+    [folder.to_owned(), folder.join("data")]
+        .iter()
+        .any(|folder| (1..=30).any(|day| folder.join(format!("day_int={day}")).is_dir()))
+}
 
 /// Reads a folder of prepared files.
 ///
@@ -25,8 +50,8 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
     let mut devices = Devices::default();
     let mut conversion_sites = Numbers::default();
     let mut impression_sites = Numbers::default();
-    let mut shown_on: HashMap<i64, u32> = HashMap::new();
-    let impressions = folder.join("20last_impressions.pqt");
+    let mut shown_on: HashMap<u64, u32> = HashMap::new();
+    let impressions = folder.join(IMPRESSIONS);
     let columns = [
         "timestamp_min",
         "user_id",
@@ -41,18 +66,16 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
         &columns,
         |row, [minute, user, day, campaign, publisher, feature, id]| {
             let site = impression_sites.number(publisher);
-            shown_on.insert(id, site);
-            let bucket = BUCKETS
-                .iter()
-                .position(|value| *value == feature)
-                .unwrap_or(4);
+            if let Ok(id) = u64::try_from(id) {
+                shown_on.insert(id, site);
+            }
             let event = Event {
-                minute: natural(minute, "timestamp_min")?,
-                epoch: natural(day, "day_int")?,
+                minute: natural(minute, 0)?,
+                epoch: natural(day, 2)?,
                 conversion_site: conversion_sites.number(campaign),
                 kind: Kind::Impression {
                     site,
-                    bucket: u8::try_from(bucket).unwrap_or(4),
+                    bucket: bucket(feature),
                 },
                 row,
             };
@@ -60,7 +83,7 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
             Ok(())
         },
     )?;
-    let conversions = folder.join("20last_conversions.pqt");
+    let conversions = folder.join(CONVERSIONS);
     let columns = [
         "timestamp_min",
         "user_id",
@@ -73,12 +96,14 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
         &columns,
         |row, [minute, user, day, campaign, attributed]| {
             let event = Event {
-                minute: natural(minute, "timestamp_min")?,
-                epoch: natural(day, "day_int")?,
+                minute: natural(minute, 0)?,
+                epoch: natural(day, 2)?,
                 conversion_site: conversion_sites.number(campaign),
                 kind: Kind::Conversion {
                     value: 1,
-                    came_from: shown_on.get(&attributed).copied(),
+                    came_from: u64::try_from(attributed)
+                        .ok()
+                        .and_then(|id| shown_on.get(&id).copied()),
                 },
                 row,
             };
@@ -95,19 +120,19 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
     Ok(workload)
 }
 
-fn natural<T: TryFrom<i64>>(value: i64, column: &str) -> Result<T, String> {
-    T::try_from(value).map_err(|_| format!("{column} is {value}, which is out of range"))
+fn natural<T: TryFrom<i128>>(value: i128, column: usize) -> Result<T, (usize, String)> {
+    T::try_from(value).map_err(|_| (column, format!("it is {value}, which is out of range")))
 }
 
 /// The events of each device, in the order in which devices first appear.
 #[derive(Debug, Default)]
 struct Devices {
-    known: HashMap<i64, usize>,
+    known: HashMap<i128, usize>,
     events: Vec<Vec<Event>>,
 }
 
 impl Devices {
-    fn push(&mut self, user: i64, event: Event) {
+    fn push(&mut self, user: i128, event: Event) {
         let device = *self.known.entry(user).or_insert_with(|| {
             self.events.push(Vec::new());
             self.events.len() - 1
@@ -119,12 +144,12 @@ impl Devices {
 /// Numbers names as they come.
 #[derive(Debug, Default)]
 struct Numbers {
-    known: HashMap<i64, u32>,
+    known: HashMap<i128, u32>,
     names: Vec<String>,
 }
 
 impl Numbers {
-    fn number(&mut self, id: i64) -> u32 {
+    fn number(&mut self, id: i128) -> u32 {
         *self.known.entry(id).or_insert_with(|| {
             self.names.push(id.to_string());
             u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX)
@@ -136,67 +161,26 @@ impl Numbers {
 fn read_columns<const N: usize>(
     path: &Path,
     names: &[&str; N],
-    mut each: impl FnMut(u32, [i64; N]) -> Result<(), String>,
+    mut each: impl FnMut(u32, [i128; N]) -> Result<(), (usize, String)>,
 ) -> Result<(), ReadError> {
-    let error = |what: String| ReadError::new(path, what);
-    let file = File::open(path).map_err(|cause| error(cause.to_string()))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file)
-        .map_err(|cause| error(format!("it is no Parquet file: {cause}")))?;
-    for name in names {
-        if builder.schema().index_of(name).is_err() {
-            return Err(error(format!("it has no column `{name}`")));
-        }
-    }
-    let mask = ProjectionMask::columns(builder.parquet_schema(), names.iter().copied());
-    let reader = builder.with_projection(mask).build();
-    let reader = reader.map_err(|cause| error(cause.to_string()))?;
+    let columns = names.map(|name| Some((name, Holds::Numbers)));
+    let mut batches = ParquetFile::open(path)?.columns(columns)?;
     let mut row = 0;
-    for batch in reader {
-        let batch = batch.map_err(|cause| error(cause.to_string()))?;
-        let mut columns: [Vec<i64>; N] = std::array::from_fn(|_| Vec::new());
-        for (column, name) in columns.iter_mut().zip(names) {
-            let array = batch.column_by_name(name);
-            let array = array.ok_or_else(|| error(format!("it has no column `{name}`")))?;
-            if let Some(null) = (0..array.len()).find(|at| array.is_null(*at)) {
-                return Err(error(format!(
-                    "column `{name}`, row {}: it is null",
-                    row as usize + null
-                )));
-            }
-            *column = if let Some(values) = array.as_primitive_opt::<Int64Type>() {
-                values.values().to_vec()
-            } else if let Some(values) = array.as_primitive_opt::<Int32Type>() {
-                values
-                    .values()
-                    .iter()
-                    .map(|value| i64::from(*value))
-                    .collect()
-            } else if let Some(values) = array.as_primitive_opt::<UInt32Type>() {
-                values
-                    .values()
-                    .iter()
-                    .map(|value| i64::from(*value))
-                    .collect()
-            } else if let Some(values) = array.as_primitive_opt::<UInt64Type>() {
-                values
-                    .values()
-                    .iter()
-                    .map(|value| value.cast_signed())
-                    .collect()
-            } else {
-                let found = array.data_type();
-                return Err(error(format!(
-                    "column `{name}` must hold whole numbers, not {found}"
-                )));
+    while let Some((rows, columns)) = batches.next()? {
+        for at in 0..rows {
+            let error = |column: usize, what: &str| {
+                ReadError::at(path, Some(names[column]), u64::from(row) + 1, what)
             };
-        }
-        let mut columns = columns.map(Vec::into_iter);
-        for _ in 0..batch.num_rows() {
-            let values = columns
-                .each_mut()
-                .map(|column| column.next().unwrap_or_default());
-            each(row, values).map_err(|what| error(format!("row {row}: {what}")))?;
-            row += 1;
+            let mut values = [0; N];
+            for (column, value) in values.iter_mut().enumerate() {
+                let number = columns[column].cell(at).number();
+                let number = number.map_err(|what| error(column, &what))?;
+                *value = number.ok_or_else(|| error(column, EMPTY))?;
+            }
+            each(row, values).map_err(|(column, what)| error(column, &what))?;
+            row = row.checked_add(1).ok_or_else(|| {
+                ReadError::new(path, format!("it has more than {} rows", u32::MAX))
+            })?;
         }
     }
     Ok(())

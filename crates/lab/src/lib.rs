@@ -1,7 +1,8 @@
 //! The laboratory: what budgets and quotas cost honest queriers, and what attackers can still do.
 //!
 //! A [`Workload`](workload::Workload) is what a population of devices does: read from the Criteo files
-//! of the paper's evaluation ([`criteo`]), or generated ([`synthetic`]). A
+//! of the paper's evaluation ([`criteo`]) or any tables ([`table`]), or generated ([`synthetic`]); and
+//! it can be written ([`mod@write`]). A
 //! [`Laboratory`](simulate::Laboratory) replays it under a policy, with or without an attacker
 //! ([`attack`]), on the core's own budget manager ([`replay`]), and tells how wrong the sums of
 //! reports become and what blocked them ([`metrics`]).
@@ -25,12 +26,17 @@
 //! ```
 
 pub mod attack;
+mod cells;
 pub mod chart;
 pub mod claims;
 pub mod criteo;
+mod csv;
 pub mod describe;
+mod disk;
 pub mod experiment;
 pub mod figures;
+mod gather;
+mod hash;
 pub mod metrics;
 pub mod plan;
 pub mod read;
@@ -41,5 +47,7 @@ pub mod resilience;
 pub mod simulate;
 pub mod suites;
 pub mod synthetic;
+pub mod table;
 pub mod tune;
 pub mod workload;
+pub mod write;

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
+use crate::disk::{self, Disk};
 use crate::read::ReadError;
 
 /// How many buckets a report has: the paper's evaluation has five.
@@ -54,7 +56,7 @@ impl Kind {
     pub const MAX_VALUE: u32 = CONVERSION - 1;
 
     /// Both kinds in two words.
-    fn pack(self) -> (u32, u32) {
+    pub(crate) fn pack(self) -> (u32, u32) {
         match self {
             Self::Impression { site, bucket } => (site << BUCKET_BITS | u32::from(bucket), NOWHERE),
             Self::Conversion { value, came_from } => {
@@ -63,7 +65,8 @@ impl Kind {
         }
     }
 
-    fn unpack(word: u32, came_from: u32) -> Self {
+    /// What [`pack`](Self::pack) made.
+    pub(crate) fn unpack(word: u32, came_from: u32) -> Self {
         if word & CONVERSION != 0 {
             return Self::Conversion {
                 value: word & !CONVERSION,
@@ -90,14 +93,14 @@ const NOWHERE: u32 = u32::MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// Where the events of each device begin, and where the last end.
-    begins: Vec<u32>,
-    minutes: Vec<u32>,
-    epochs: Vec<u16>,
-    conversion_sites: Vec<u32>,
+    pub(crate) begins: Vec<u32>,
+    pub(crate) minutes: Vec<u32>,
+    pub(crate) epochs: Vec<u16>,
+    pub(crate) conversion_sites: Vec<u32>,
     /// Packed [`Kind`]s.
-    kinds: Vec<u32>,
-    came_from: Vec<u32>,
-    rows: Vec<u32>,
+    pub(crate) kinds: Vec<u32>,
+    pub(crate) came_from: Vec<u32>,
+    pub(crate) rows: Vec<u32>,
 }
 
 impl Default for Part {
@@ -180,6 +183,8 @@ pub struct Workload {
     parts: Vec<Placed>,
     devices: usize,
     events: usize,
+    /// Where parts are that are on disk.
+    disk: Option<Disk>,
     /// The name of each conversion site, by number.
     pub conversion_site_names: Vec<String>,
     /// The name of each impression site, by number.
@@ -191,7 +196,18 @@ pub struct Workload {
 struct Placed {
     first_device: usize,
     first_event: usize,
-    part: Part,
+    part: Stored,
+}
+
+/// Where a part is.
+#[derive(Debug)]
+enum Stored {
+    InMemory(Part),
+    OnDisk {
+        path: PathBuf,
+        devices: usize,
+        events: usize,
+    },
 }
 
 /// How many devices a part in memory has at most.
@@ -200,25 +216,55 @@ const DEVICES_OF_PART: usize = 4096;
 impl Workload {
     /// Adds a device, whose events may come in any order.
     pub fn push_device(&mut self, events: &mut [Event]) {
-        match self.parts.last_mut() {
-            Some(last) if last.part.devices() < DEVICES_OF_PART => {
-                last.part.push_device(events);
-                self.devices += 1;
-                self.events += events.len();
-            }
-            _ => {
-                let mut part = Part::default();
-                part.push_device(events);
-                self.push_part(part);
-            }
+        if let Some(last) = self.parts.last_mut()
+            && let Stored::InMemory(part) = &mut last.part
+            && part.devices() < DEVICES_OF_PART
+        {
+            part.push_device(events);
+            self.devices += 1;
+            self.events += events.len();
+        } else {
+            let mut part = Part::default();
+            part.push_device(events);
+            self.push_part(part);
         }
     }
 
     /// Adds the devices of a part.
     pub fn push_part(&mut self, part: Part) {
+        let (devices, events) = (part.devices(), part.len());
+        self.place(devices, events, Stored::InMemory(part));
+    }
+
+    /// Adds the devices of a part, which goes to disk: the first such into a new temporary folder, in
+    /// the one that is given or where the system has such folders. It is deleted with the workload.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn push_part_on_disk(
+        &mut self,
+        part: Part,
+        temporary: Option<&Path>,
+    ) -> Result<(), ReadError> {
+        let (devices, events) = (part.devices(), part.len());
+        let disk = match &mut self.disk {
+            Some(disk) => disk,
+            none => none.insert(Disk::new(temporary)?),
+        };
+        let path = disk.write(part)?;
+        let part = Stored::OnDisk {
+            path,
+            devices,
+            events,
+        };
+        self.place(devices, events, part);
+        Ok(())
+    }
+
+    fn place(&mut self, devices: usize, events: usize, part: Stored) {
         let (first_device, first_event) = (self.devices, self.events);
-        self.devices += part.devices();
-        self.events += part.len();
+        self.devices += devices;
+        self.events += events;
         self.parts.push(Placed {
             first_device,
             first_event,
@@ -251,7 +297,14 @@ impl Workload {
     /// # Errors
     /// If it is on disk and cannot be read.
     pub fn part(&self, number: usize) -> Result<Cow<'_, Part>, ReadError> {
-        Ok(Cow::Borrowed(&self.parts[number].part))
+        match &self.parts[number].part {
+            Stored::InMemory(part) => Ok(Cow::Borrowed(part)),
+            Stored::OnDisk {
+                path,
+                devices,
+                events,
+            } => disk::read(path, *devices, *events).map(Cow::Owned),
+        }
     }
 
     /// How many devices and how many events come before a part.
@@ -262,7 +315,10 @@ impl Workload {
 
     /// The number of events of each part.
     pub(crate) fn part_lens(&self) -> impl Iterator<Item = usize> {
-        self.parts.iter().map(|placed| placed.part.len())
+        self.parts.iter().map(|placed| match &placed.part {
+            Stored::InMemory(part) => part.len(),
+            Stored::OnDisk { events, .. } => *events,
+        })
     }
 
     /// Looks through all events once: who measures, and how busy each site is.

@@ -107,7 +107,7 @@ fn what_is_wrong_is_named() {
     folder.write(IMPRESSIONS, columns);
     let error = folder.error();
     assert!(
-        error.ends_with("row 1: timestamp_min is -3, which is out of range"),
+        error.ends_with("column `timestamp_min`, row 2: it is -3, which is out of range"),
         "{error}"
     );
 
@@ -116,7 +116,7 @@ fn what_is_wrong_is_named() {
     folder.write(IMPRESSIONS, columns);
     let error = folder.error();
     assert!(
-        error.ends_with("column `campaign_id`, row 1: it is null"),
+        error.ends_with("column `campaign_id`, row 2: it is empty"),
         "{error}"
     );
 }

@@ -2,44 +2,159 @@
 //! laboratory share.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use bigbird_lab::criteo;
+use bigbird_lab::criteo::{self, RawOptions};
+use bigbird_lab::read::{Progress, ReadError};
+use bigbird_lab::report::grouped;
 use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::synthetic::{Population, Preset};
-use bigbird_lab::workload::{Noise, Querier, QuerierOptions, Workload};
+use bigbird_lab::table::{self, Columns, TableOptions, TimeUnit};
+use bigbird_lab::workload::{DAY, Noise, Querier, QuerierOptions, Workload};
 use clap::ValueEnum;
 
 use crate::Failed;
+use crate::progress::Bar;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Source {
-    /// The artifact's files 20last_impressions.pqt and 20last_conversions.pqt, instead of a
-    /// synthetic population
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["scale", "preset"])]
+    /// Logs: tables in CSV or Parquet, or a folder of them, or of Criteo files, raw or prepared
+    /// [default: a synthetic population]
+    #[arg(value_name = "LOGS", help_heading = "Workload")]
+    logs: Vec<PathBuf>,
+    /// The artifact's files 20last_impressions.pqt and 20last_conversions.pqt
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["logs", "criteo_raw"], help_heading = "Workload")]
     criteo_prepared: Option<PathBuf>,
+    /// CriteoPrivateAd as it is published, in folders day_int=1 and so on
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with = "logs",
+        help_heading = "Workload"
+    )]
+    criteo_raw: Option<PathBuf>,
+    /// The days to read of it
+    #[arg(
+        long,
+        value_name = "FIRST-LAST",
+        default_value = "11-30",
+        help_heading = "Workload"
+    )]
+    days: Days,
+    /// Keep all of its users, instead of as many of each number of displays as there were originally
+    #[arg(long, help_heading = "Workload")]
+    no_resampling: bool,
+    /// What columns of tables are called, such as device=user_id,time=ts
+    #[arg(long, value_name = "COLUMN=NAME,...", help_heading = "Workload")]
+    columns: Option<Columns>,
+    /// What times of tables are counted in: milliseconds, seconds, minutes, hours, days
+    #[arg(
+        long,
+        value_name = "UNIT",
+        default_value = "minutes",
+        help_heading = "Workload"
+    )]
+    time_unit: TimeUnit,
+    /// The time of tables from which epochs are counted, such as a Unix time
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_negative_numbers = true,
+        help_heading = "Workload"
+    )]
+    time_origin: Option<i64>,
+    /// How many days of tables an epoch has
+    #[arg(
+        long,
+        value_name = "DAYS",
+        default_value_t = 1,
+        help_heading = "Workload"
+    )]
+    epoch_days: u16,
+    /// Tables have all rows of a device together and in the order of time: less work, and checked
+    #[arg(long, help_heading = "Workload")]
+    sorted: bool,
+    /// How many rows of tables are held in memory; more are sorted on disk
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 4_000_000,
+        help_heading = "Workload"
+    )]
+    memory_rows: usize,
     /// The size of the synthetic population; 1 is the paper's 1.4 million devices
-    #[arg(long, default_value_t = 0.1)]
+    #[arg(long, default_value_t = 0.1, help_heading = "Workload")]
     scale: f64,
     /// What the synthetic population is fitted to
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = "Workload")]
     preset: PresetName,
-    /// How many epochs before its own a conversion looks at
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    lookback_epochs: u16,
+    /// What all random choices follow from
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1",
+        help_heading = "Workload"
+    )]
+    pub(crate) seed: Vec<u64>,
     /// How many conversions a day a site must have to measure
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100,
+        help_heading = "Measurement"
+    )]
     min_conversions_per_day: usize,
+    /// How many reports a batch has at least
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 5000,
+        help_heading = "Measurement"
+    )]
+    min_batch: usize,
+    /// How many epochs before its own a conversion looks at
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1,
+        help_heading = "Measurement"
+    )]
+    lookback_epochs: u16,
     /// Noise of scale 1/epsilon, as in the paper's figures, or of twice that, as its accounting
     /// assumes
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = "Measurement")]
     noise: NoiseName,
-    /// What all random choices follow from
-    #[arg(long, value_delimiter = ',', default_value = "1")]
-    pub(crate) seed: Vec<u64>,
     /// How many threads work; results do not depend on it [default: all cores]
     #[arg(long, value_name = "COUNT", value_delimiter = ',')]
     threads: Vec<usize>,
+}
+
+/// Days, from the first to the last.
+#[derive(Debug, Clone)]
+struct Days(RangeInclusive<u8>);
+
+impl FromStr for Days {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if 1 <= first && first <= last => Ok(Self(first..=last)),
+            _ => Err("it must be two days, such as 11-30".to_owned()),
+        }
+    }
+}
+
+/// What a workload is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin<'a> {
+    Tables,
+    Prepared(&'a Path),
+    Raw(&'a Path),
+    Synthetic,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -78,28 +193,75 @@ impl Source {
         }
     }
 
+    fn origin(&self) -> Origin<'_> {
+        match (
+            &self.criteo_prepared,
+            &self.criteo_raw,
+            self.logs.as_slice(),
+        ) {
+            (Some(folder), _, _) => Origin::Prepared(folder),
+            (_, Some(folder), _) => Origin::Raw(folder),
+            (_, _, []) => Origin::Synthetic,
+            (_, _, [folder]) if criteo::is_prepared(folder) => Origin::Prepared(folder),
+            (_, _, [folder]) if criteo::is_raw(folder) => Origin::Raw(folder),
+            _ => Origin::Tables,
+        }
+    }
+
     /// Reads or generates the workload; a generated one follows from the seed.
     pub(crate) fn workload(&self, seed: u64) -> Result<Workload, Failed> {
-        if let Some(folder) = &self.criteo_prepared {
-            return criteo::read_prepared(folder)
-                .map_err(|error| Failed::unreadable(error.to_string()));
-        }
-        if !(self.scale > 0.0 && self.scale <= 10.0) {
-            let why = format!("--scale must be in (0, 10], got {}", self.scale);
-            return Err(Failed::because(why));
-        }
-        let population = Population {
-            preset: self.preset.into(),
-            scale: self.scale,
-            seed,
+        let mut bar = Bar::new();
+        let mut progress = |progress: Progress| {
+            #[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
+            let done = progress.bytes_done as f64 / progress.bytes_total.max(1) as f64;
+            bar.show(done, 0.0, &format!("{} rows read", grouped(progress.rows)));
         };
-        Ok(population.generate())
+        let unreadable = |error: ReadError| Failed::unreadable(error.to_string());
+        match self.origin() {
+            Origin::Prepared(folder) => criteo::read_prepared(folder).map_err(unreadable),
+            Origin::Raw(folder) => {
+                let options = RawOptions {
+                    days: self.days.0.clone(),
+                    resample: !self.no_resampling,
+                    seed,
+                    ..RawOptions::default()
+                };
+                criteo::read_raw(folder, &options, &mut progress).map_err(unreadable)
+            }
+            Origin::Tables => {
+                let epoch_minutes = NonZeroU32::new(u32::from(self.epoch_days) * DAY);
+                let options = TableOptions {
+                    columns: self.columns.clone().unwrap_or_default(),
+                    time_unit: self.time_unit,
+                    time_origin: self.time_origin,
+                    epoch_minutes: epoch_minutes
+                        .ok_or_else(|| Failed::because("--epoch-days must be at least 1, got 0"))?,
+                    sorted: self.sorted,
+                    memory_rows: self.memory_rows,
+                    ..TableOptions::default()
+                };
+                table::read(&self.logs, &options, &mut progress).map_err(unreadable)
+            }
+            Origin::Synthetic => {
+                if !(self.scale > 0.0 && self.scale <= 10.0) {
+                    let why = format!("--scale must be in (0, 10], got {}", self.scale);
+                    return Err(Failed::because(why));
+                }
+                let population = Population {
+                    preset: self.preset.into(),
+                    scale: self.scale,
+                    seed,
+                };
+                Ok(population.generate())
+            }
+        }
     }
 
     /// How queriers measure.
     pub(crate) fn options(&self) -> QuerierOptions {
         QuerierOptions {
             min_conversions_a_day: self.min_conversions_per_day,
+            min_batch: self.min_batch,
             noise: match self.noise {
                 NoiseName::Paper => Noise::Paper,
                 NoiseName::Consistent => Noise::Consistent,
@@ -115,7 +277,7 @@ impl Source {
 
     /// The size of a synthetic population, against the paper's.
     pub(crate) fn size(&self) -> Option<f64> {
-        self.criteo_prepared.is_none().then_some(self.scale)
+        (self.origin() == Origin::Synthetic).then_some(self.scale)
     }
 
     /// A laboratory for it, in which somebody measures.
@@ -138,7 +300,7 @@ impl Source {
         if !laboratory.queriers().iter().any(complete) {
             return Err(Failed::because(format!(
                 "no querier has conversions for one batch of at least {} reports: the workload must \
-                 be larger",
+                 be larger, or --min-batch less",
                 options.min_batch
             )));
         }
@@ -147,13 +309,13 @@ impl Source {
 
     /// The preset of a synthetic population.
     pub(crate) fn preset(&self) -> Option<Preset> {
-        self.criteo_prepared.is_none().then(|| self.preset.into())
+        (self.origin() == Origin::Synthetic).then(|| self.preset.into())
     }
 
     /// Every parameter, by name.
     pub(crate) fn parameters(&self) -> Vec<(String, String)> {
         let mut parameters = vec![("workload", self.to_string())];
-        let options = QuerierOptions::default();
+        let options = self.options();
         parameters.extend([
             ("seed", self.seed.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
             (
@@ -231,9 +393,9 @@ impl Source {
         reason = "a part of ten"
     )]
     pub(crate) fn of_ten_sites(&self) -> u32 {
-        match self.criteo_prepared {
-            Some(_) => 10,
-            None => (10.0 * self.scale).round().max(1.0) as u32,
+        match self.size() {
+            Some(scale) => (10.0 * scale).round().max(1.0) as u32,
+            None => 10,
         }
     }
 }
@@ -241,16 +403,20 @@ impl Source {
 /// What it is, in words.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.criteo_prepared, self.preset) {
-            (Some(folder), _) => write!(f, "{}", folder.display()),
-            (None, PresetName::Published) => {
-                write!(
-                    f,
-                    "a synthetic population, {} of the paper's size",
-                    self.scale
-                )
+        match (self.origin(), self.preset) {
+            (Origin::Prepared(folder) | Origin::Raw(folder), _) => {
+                write!(f, "{}", folder.display())
             }
-            (None, PresetName::AttackFitted) => write!(
+            (Origin::Tables, _) => {
+                let paths = self.logs.iter().map(|path| path.display().to_string());
+                f.write_str(&paths.collect::<Vec<_>>().join(", "))
+            }
+            (Origin::Synthetic, PresetName::Published) => write!(
+                f,
+                "a synthetic population, {} of the paper's size",
+                self.scale
+            ),
+            (Origin::Synthetic, PresetName::AttackFitted) => write!(
                 f,
                 "a synthetic population, {} of the paper's size, that was fitted to results under \
                  attack",

@@ -24,8 +24,8 @@ sites, M impression sites and n conversion sites for each impression site; the c
 capacities that serve them. Then the workload is replayed under these capacities, and under smaller
 impression-site quotas, without attack and under every attacker, so that you can decide.
 
-  bigbird tune                               a synthetic population
-  bigbird tune --criteo-prepared DIR --percentile 50,85,99
+  bigbird tune logs.parquet --columns device=user,time=ts --time-unit seconds --time-origin 1700000000
+  bigbird tune logs.csv --percentile 50,85,99
   bigbird tune --exact --attackers random,omniscient")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -1,10 +1,12 @@
-//! `bigbird workload`: what a workload contains.
+//! `bigbird workload`: what a workload contains, and writing it.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
 use bigbird_lab::report::grouped;
 use bigbird_lab::workload::Workload;
+use bigbird_lab::write;
 use serde_json::{Value, json};
 
 use super::source::Source;
@@ -14,6 +16,21 @@ use crate::{Failed, Finished, output};
 pub(crate) enum Command {
     /// Say what a workload contains, beside the paper's numbers
     Describe(DescribeArgs),
+    /// Write a workload as a table, or as the artifact's prepared files
+    Write(WriteArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+  bigbird workload write --scale 0.01 --to logs.csv
+  bigbird workload write --scale 1 --to prepared
+  bigbird workload write --criteo-raw DIR --to logs.parquet")]
+pub(crate) struct WriteArgs {
+    #[command(flatten)]
+    source: Source,
+    /// A table, if it ends in .csv, .parquet or .pqt; or else a folder for prepared files
+    #[arg(long, value_name = "PATH")]
+    to: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
@@ -28,7 +45,27 @@ pub(crate) struct DescribeArgs {
 pub(crate) fn run(command: &Command) -> Finished {
     match command {
         Command::Describe(args) => describe(args),
+        Command::Write(args) => write_workload(args),
     }
+}
+
+fn write_workload(args: &WriteArgs) -> Finished {
+    let (seed, _) = args.source.one()?;
+    let workload = args.source.workload(seed)?;
+    let extension = args.to.extension().and_then(std::ffi::OsStr::to_str);
+    let is_table = extension
+        .is_some_and(|end| ["csv", "parquet", "pqt"].contains(&end.to_ascii_lowercase().as_str()));
+    match is_table {
+        true => write::write_table(&workload, &args.to)?,
+        false => write::write_prepared(&workload, &args.to)?,
+    }
+    let text = format!(
+        "{} devices and {} events, written to {}\n",
+        grouped(workload.devices() as u64),
+        grouped(workload.len() as u64),
+        args.to.display()
+    );
+    Ok((text, true))
 }
 
 fn describe(args: &DescribeArgs) -> Finished {

@@ -1,0 +1,416 @@
+//! Cells of tables, whatever file they come from: text, a number, or nothing; and Parquet files as
+//! columns of them.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::{
+    ArrowPrimitiveType, Date32Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow_schema::{DataType, TimeUnit};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::errors::ParquetError;
+
+use crate::read::ReadError;
+
+/// A cell of a table.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Cell<'a> {
+    Nothing,
+    Text(&'a str),
+    Number(i128),
+    /// Not whole, or too large to tell.
+    Fraction(f64),
+}
+
+/// What is said of a cell that must not be empty.
+pub(crate) const EMPTY: &str = "it is empty";
+
+/// The longest text that is a name.
+const MAX_NAME: usize = 65_535;
+
+impl<'a> Cell<'a> {
+    /// A field of a CSV file.
+    pub(crate) fn of_text(text: &'a str) -> Self {
+        match text {
+            "" => Self::Nothing,
+            text => Self::Text(text),
+        }
+    }
+
+    /// The whole number that it is or spells.
+    pub(crate) fn number(self) -> Result<Option<i128>, String> {
+        match self {
+            Self::Nothing => Ok(None),
+            Self::Number(number) => Ok(Some(number)),
+            // What some write who mean whole numbers.
+            Self::Text(text) => match text.strip_suffix(".0").unwrap_or(text).parse::<i64>() {
+                Ok(number) => Ok(Some(number.into())),
+                Err(_) => Err(format!("it is {}, which is no whole number", quoted(text))),
+            },
+            Self::Fraction(number) => Err(format!("it is {number}, which is no whole number")),
+        }
+    }
+
+    /// The name that it is: text, or a whole number, which is spelled in the buffer.
+    pub(crate) fn name<'b>(self, buffer: &'b mut String) -> Result<Option<&'b str>, String>
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Nothing => Ok(None),
+            Self::Text(text) if text.len() > MAX_NAME => Err(format!(
+                "it has {} bytes: a name has at most {MAX_NAME}",
+                text.len()
+            )),
+            Self::Text(text) => Ok(Some(text)),
+            Self::Number(number) => {
+                buffer.clear();
+                // Most numbers are small, and those are spelled faster.
+                let _ = match i64::try_from(number) {
+                    Ok(number) => write!(buffer, "{number}"),
+                    Err(_) => write!(buffer, "{number}"),
+                };
+                Ok(Some(buffer))
+            }
+            Self::Fraction(number) => Err(format!(
+                "it is {number}, which is neither text nor a whole number"
+            )),
+        }
+    }
+}
+
+/// Text in a message: on one line, and not too long.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut characters = text.chars();
+    let begin: String = characters.by_ref().take(40).collect();
+    match characters.next() {
+        None => format!("{begin:?}"),
+        Some(_) => format!("{begin:?}…"),
+    }
+}
+
+/// What a column must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Text or whole numbers.
+    Names,
+    /// Whole numbers.
+    Numbers,
+    /// Whole numbers, or times.
+    Times,
+    /// Text.
+    Text,
+    /// Lists of numbers.
+    Lists,
+}
+
+impl Holds {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Names => "text or whole numbers",
+            Self::Numbers => "whole numbers",
+            Self::Times => "whole numbers or times",
+            Self::Text => "text",
+            Self::Lists => "lists of numbers",
+        }
+    }
+
+    fn allows(self, found: &DataType) -> bool {
+        let is_number =
+            found.is_integer() || matches!(found, DataType::Float32 | DataType::Float64);
+        match found {
+            DataType::Null => true,
+            DataType::Utf8 => matches!(self, Self::Names | Self::Text),
+            DataType::Timestamp(..) | DataType::Date32 => self == Self::Times,
+            DataType::List(of) | DataType::LargeList(of) => {
+                self == Self::Lists && Self::Numbers.allows(of.data_type())
+            }
+            _ if found.is_integer() => matches!(self, Self::Names | Self::Numbers | Self::Times),
+            // Numbers become such where some are missing.
+            _ => is_number && matches!(self, Self::Numbers | Self::Times),
+        }
+    }
+}
+
+/// A column of a batch.
+#[derive(Debug)]
+pub(crate) struct Column {
+    array: ArrayRef,
+    values: Values,
+}
+
+#[derive(Debug)]
+enum Values {
+    Nothing,
+    Text(StringArray),
+    Numbers(Vec<i128>),
+    Fractions(Vec<f64>),
+}
+
+/// Below this, every whole number has a floating-point number of its own.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+impl Column {
+    /// A column that is not there: every cell is empty.
+    fn absent() -> Self {
+        Self {
+            array: arrow_array::new_null_array(&DataType::Null, 0),
+            values: Values::Nothing,
+        }
+    }
+
+    fn new(array: ArrayRef) -> Self {
+        let values = if let Some(text) = array.as_string_opt::<i32>() {
+            Values::Text(text.clone())
+        } else if let Some(fractions) = array.as_primitive_opt::<Float64Type>() {
+            Values::Fractions(fractions.values().to_vec())
+        } else if let Some(fractions) = array.as_primitive_opt::<Float32Type>() {
+            Values::Fractions(fractions.values().iter().copied().map(f64::from).collect())
+        } else {
+            numbers(&array).map_or(Values::Nothing, Values::Numbers)
+        };
+        Self { array, values }
+    }
+
+    /// A cell, by its row in the batch.
+    pub(crate) fn cell(&self, at: usize) -> Cell<'_> {
+        if self.array.is_null(at) {
+            return Cell::Nothing;
+        }
+        match &self.values {
+            Values::Nothing => Cell::Nothing,
+            Values::Text(texts) => Cell::of_text(texts.value(at)),
+            Values::Numbers(numbers) => Cell::Number(numbers[at]),
+            Values::Fractions(fractions) => match fractions[at] {
+                nan if nan.is_nan() => Cell::Nothing,
+                #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small")]
+                whole if whole.fract() == 0.0 && whole.abs() < EXACT => Cell::Number(whole as i128),
+                fraction => Cell::Fraction(fraction),
+            },
+        }
+    }
+
+    /// How many nanoseconds its numbers stand for, if they are times.
+    pub(crate) fn tick(&self) -> Option<i128> {
+        match self.array.data_type() {
+            DataType::Timestamp(unit, _) => Some(match unit {
+                TimeUnit::Second => 1_000_000_000,
+                TimeUnit::Millisecond => 1_000_000,
+                TimeUnit::Microsecond => 1000,
+                TimeUnit::Nanosecond => 1,
+            }),
+            DataType::Date32 => Some(86_400_000_000_000),
+            _ => None,
+        }
+    }
+
+    /// The numbers of a list, by its row in the batch; none if there is no list.
+    pub(crate) fn list(&self, at: usize) -> Option<Self> {
+        if self.array.is_null(at) {
+            return None;
+        }
+        if let Some(lists) = self.array.as_list_opt::<i32>() {
+            Some(Self::new(lists.value(at)))
+        } else {
+            let lists = self.array.as_list_opt::<i64>()?;
+            Some(Self::new(lists.value(at)))
+        }
+    }
+
+    /// How many cells there are.
+    pub(crate) fn len(&self) -> usize {
+        self.array.len()
+    }
+}
+
+/// All numbers of a column of whole numbers or times; what is null has any.
+fn numbers(array: &ArrayRef) -> Option<Vec<i128>> {
+    fn of<T: ArrowPrimitiveType>(array: &ArrayRef) -> Option<Vec<i128>>
+    where
+        i128: From<T::Native>,
+    {
+        let values = array.as_primitive_opt::<T>()?.values();
+        Some(values.iter().map(|value| i128::from(*value)).collect())
+    }
+    match array.data_type() {
+        DataType::Int8 => of::<Int8Type>(array),
+        DataType::Int16 => of::<Int16Type>(array),
+        DataType::Int32 => of::<Int32Type>(array),
+        DataType::Int64 => of::<Int64Type>(array),
+        DataType::UInt8 => of::<UInt8Type>(array),
+        DataType::UInt16 => of::<UInt16Type>(array),
+        DataType::UInt32 => of::<UInt32Type>(array),
+        DataType::UInt64 => of::<UInt64Type>(array),
+        DataType::Date32 => of::<Date32Type>(array),
+        DataType::Timestamp(TimeUnit::Second, _) => of::<TimestampSecondType>(array),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => of::<TimestampMillisecondType>(array),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => of::<TimestampMicrosecondType>(array),
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => of::<TimestampNanosecondType>(array),
+        _ => None,
+    }
+}
+
+/// A Parquet file whose columns are known, and nothing else yet.
+pub(crate) struct ParquetFile {
+    path: PathBuf,
+    builder: ParquetRecordBatchReaderBuilder<File>,
+}
+
+/// How many rows a batch has.
+const BATCH: usize = 8192;
+
+impl ParquetFile {
+    pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
+        let file = File::open(path).map_err(|cause| ReadError::new(path, cause.to_string()))?;
+        // As its own types say, not as the writer had them in memory: all text is then the same.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let builder =
+            guarded(|| ParquetRecordBatchReaderBuilder::try_new_with_options(file, options));
+        let builder = builder
+            .map_err(|what| ReadError::new(path, format!("it is no Parquet file: {what}")))?;
+        Ok(Self {
+            path: path.to_owned(),
+            builder,
+        })
+    }
+
+    /// How many rows it says it has.
+    pub(crate) fn rows(&self) -> u64 {
+        let rows = self.builder.metadata().file_metadata().num_rows();
+        u64::try_from(rows).unwrap_or(0)
+    }
+
+    /// Whether it has a column.
+    ///
+    /// # Errors
+    /// If it has several of the name.
+    pub(crate) fn has(&self, name: &str) -> Result<bool, ReadError> {
+        let fields = self.builder.schema().fields().iter();
+        match fields.filter(|field| field.name() == name).count() {
+            0 => Ok(false),
+            1 => Ok(true),
+            count => Err(several(&self.path, name, count)),
+        }
+    }
+
+    /// Begins to read some columns, all of which it must have; some may be none.
+    pub(crate) fn columns<const N: usize>(
+        self,
+        columns: [Option<(&str, Holds)>; N],
+    ) -> Result<Batches<N>, ReadError> {
+        let error = |what: String| ReadError::new(&self.path, what);
+        let schema = self.builder.schema();
+        let mut roots = [None; N];
+        for (root, column) in roots.iter_mut().zip(columns) {
+            let Some((name, holds)) = column else {
+                continue;
+            };
+            if !self.has(name)? {
+                return Err(error(format!("it has no column `{name}`")));
+            }
+            let found = schema.index_of(name);
+            let found = found.map_err(|cause| error(cause.to_string()))?;
+            *root = Some(found);
+            let found = schema.field(found).data_type();
+            if !holds.allows(found) {
+                let holds = holds.name();
+                return Err(error(format!(
+                    "column `{name}` must hold {holds}, not {found}"
+                )));
+            }
+        }
+        let mut read: Vec<usize> = roots.into_iter().flatten().collect();
+        read.sort_unstable();
+        read.dedup();
+        let places = roots.map(|root| read.binary_search(&root?).ok());
+        let mask = ProjectionMask::roots(self.builder.parquet_schema(), read);
+        let builder = self.builder.with_projection(mask).with_batch_size(BATCH);
+        let reader = guarded(|| builder.build()).map_err(error)?;
+        Ok(Batches {
+            path: self.path,
+            places,
+            reader,
+        })
+    }
+}
+
+/// The batches of some columns.
+pub(crate) struct Batches<const N: usize> {
+    path: PathBuf,
+    /// Where each column is in a batch.
+    places: [Option<usize>; N],
+    reader: ParquetRecordBatchReader,
+}
+
+impl<const N: usize> Batches<N> {
+    /// The next rows: how many, and their columns.
+    pub(crate) fn next(&mut self) -> Result<Option<(usize, [Column; N])>, ReadError> {
+        let batch = guarded(|| self.reader.next().transpose());
+        let batch: Option<RecordBatch> =
+            batch.map_err(|what| ReadError::new(&self.path, format!("it is damaged: {what}")))?;
+        Ok(batch.map(|batch| {
+            let columns = self.places.map(|place| match place {
+                Some(place) => Column::new(batch.column(place).clone()),
+                None => Column::absent(),
+            });
+            (batch.num_rows(), columns)
+        }))
+    }
+}
+
+/// A column that is there more than once.
+pub(crate) fn several(path: &Path, name: &str, count: usize) -> ReadError {
+    ReadError::new(path, format!("it has {count} columns `{name}`"))
+}
+
+/// Some damage to a file makes the library that reads it panic: that is an error like any other, and
+/// one line like any other, so such a panic prints nothing.
+fn guarded<T, E: Into<Refused>>(read: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !GUARDED.get() {
+                before(panic);
+            }
+        }));
+    });
+    GUARDED.set(true);
+    let read = catch_unwind(AssertUnwindSafe(read));
+    GUARDED.set(false);
+    match read {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(cause)) => Err(cause.into().0),
+        Err(_) => Err("its bytes make no sense".to_owned()),
+    }
+}
+
+thread_local! {
+    static GUARDED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Why a library could not read something.
+struct Refused(String);
+
+impl From<ParquetError> for Refused {
+    fn from(cause: ParquetError) -> Self {
+        Self(cause.to_string())
+    }
+}
+
+impl From<arrow_schema::ArrowError> for Refused {
+    fn from(cause: arrow_schema::ArrowError) -> Self {
+        Self(cause.to_string())
+    }
+}

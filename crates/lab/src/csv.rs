@@ -1,0 +1,207 @@
+//! CSV files, row by row: quotes as in RFC 4180, any line ends, a header.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
+
+use crate::cells::Cell;
+use crate::read::ReadError;
+
+/// A CSV file that is being read.
+pub(crate) struct Csv {
+    path: PathBuf,
+    file: File,
+    reader: Reader,
+    input: Vec<u8>,
+    /// What of the input is not parsed yet.
+    rest: std::ops::Range<usize>,
+    /// How many bytes of the file were read.
+    bytes: u64,
+    at_end: bool,
+    output: Vec<u8>,
+    ends: Vec<usize>,
+    header: Vec<String>,
+    row: u64,
+}
+
+/// A row: its text, and where its fields end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record<'a> {
+    text: &'a str,
+    ends: &'a [usize],
+}
+
+/// How much of a file is read at once.
+const INPUT: usize = 256 * 1024;
+
+/// How long a row can be. If a quote is never closed, the rest of the file is one row.
+const MAX_ROW: usize = 1 << 20;
+
+const MAX_FIELDS: usize = 10_000;
+
+impl Csv {
+    /// Opens a file and reads its header.
+    pub(crate) fn open(path: &Path, delimiter: u8) -> Result<Self, ReadError> {
+        let file = File::open(path).map_err(|cause| ReadError::new(path, cause.to_string()))?;
+        let mut csv = Self {
+            path: path.to_owned(),
+            file,
+            reader: ReaderBuilder::new().delimiter(delimiter).build(),
+            input: vec![0; INPUT],
+            rest: 0..0,
+            bytes: 0,
+            at_end: false,
+            output: vec![0; 1024],
+            ends: vec![0; MAX_FIELDS],
+            header: Vec::new(),
+            row: 0,
+        };
+        let Some((_, fields)) = csv.parse()? else {
+            return Err(ReadError::new(path, "it is empty"));
+        };
+        let ends = &csv.ends[..fields];
+        let begins = std::iter::once(0).chain(ends.iter().copied());
+        csv.header = begins
+            .zip(ends)
+            .map(|(begin, end)| String::from_utf8_lossy(&csv.output[begin..*end]).into_owned())
+            .collect();
+        // One more, to see rows that are too long.
+        csv.ends.truncate(fields + 1);
+        Ok(csv)
+    }
+
+    /// The names of columns.
+    pub(crate) fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    /// The number of the row that was read last, from 1 on.
+    pub(crate) fn row(&self) -> u64 {
+        self.row
+    }
+
+    /// How many bytes were read.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next row.
+    pub(crate) fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+        self.row += 1;
+        let Some((length, fields)) = self.parse()? else {
+            return Ok(None);
+        };
+        if fields != self.header.len() {
+            return Err(self.ragged(fields));
+        }
+        let ends = &self.ends[..fields];
+        match std::str::from_utf8(&self.output[..length]) {
+            Ok(text) => Ok(Some(Record { text, ends })),
+            Err(_) => Err(self.no_text(length)),
+        }
+    }
+
+    /// An error in the row that was read last.
+    pub(crate) fn error(&self, column: Option<&str>, what: &str) -> ReadError {
+        match self.row {
+            0 => ReadError::new(&self.path, format!("header: {what}")),
+            row => ReadError::at(&self.path, column, row, what),
+        }
+    }
+
+    fn ragged(&self, fields: usize) -> ReadError {
+        let expected = self.header.len();
+        let found = match fields > expected {
+            true => format!("more than {expected}"),
+            false => format!("{fields}"),
+        };
+        self.error(
+            None,
+            &format!("it has {found} fields, the header has {expected}"),
+        )
+    }
+
+    fn no_text(&self, length: usize) -> ReadError {
+        let mut begin = 0;
+        for (end, column) in self.ends.iter().zip(&self.header) {
+            let field = self.output[..length].get(begin..*end);
+            if field.is_none_or(|field| std::str::from_utf8(field).is_err()) {
+                return self.error(Some(column), "it is not UTF-8");
+            }
+            begin = *end;
+        }
+        self.error(None, "it is not UTF-8")
+    }
+
+    /// Parses a row into `output` and `ends`: how long it is, and how many fields it has.
+    fn parse(&mut self) -> Result<Option<(usize, usize)>, ReadError> {
+        let (mut length, mut fields) = (0, 0);
+        loop {
+            if self.rest.is_empty() && !self.refill()? {
+                // A line end closes the last row, unless it is inside quotes.
+                return match (length, fields) {
+                    (0, 0) => Ok(None),
+                    _ => Err(self.error(None, "a quote is not closed")),
+                };
+            }
+            let (result, read, written, ended) = self.reader.read_record(
+                &self.input[self.rest.clone()],
+                &mut self.output[length..],
+                &mut self.ends[fields..],
+            );
+            self.rest.start += read;
+            length += written;
+            fields += ended;
+            match result {
+                ReadRecordResult::InputEmpty => {}
+                ReadRecordResult::Record => return Ok(Some((length, fields))),
+                ReadRecordResult::End => return Ok(None),
+                ReadRecordResult::OutputFull if self.output.len() >= MAX_ROW => {
+                    let what = format!("it is longer than {MAX_ROW} bytes: is a quote not closed?");
+                    return Err(self.error(None, &what));
+                }
+                ReadRecordResult::OutputFull => self.output.resize(2 * self.output.len(), 0),
+                ReadRecordResult::OutputEndsFull if self.header.is_empty() => {
+                    let what = format!("it has more than {MAX_FIELDS} columns");
+                    return Err(ReadError::new(&self.path, what));
+                }
+                ReadRecordResult::OutputEndsFull => return Err(self.ragged(fields)),
+            }
+        }
+    }
+
+    /// Reads on; after the end of the file one more line end, and then nothing.
+    fn refill(&mut self) -> Result<bool, ReadError> {
+        if self.at_end {
+            return Ok(false);
+        }
+        let read = loop {
+            match self.file.read(&mut self.input) {
+                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        let mut read = read.map_err(|cause| ReadError::new(&self.path, cause.to_string()))?;
+        self.bytes += read as u64;
+        if read == 0 {
+            self.at_end = true;
+            self.input[0] = b'\n';
+            read = 1;
+        }
+        self.rest = 0..read;
+        Ok(true)
+    }
+}
+
+impl<'a> Record<'a> {
+    /// A field; none if it is cut inside a character.
+    pub(crate) fn cell(&self, column: usize) -> Option<Cell<'a>> {
+        let begin = match column {
+            0 => 0,
+            column => self.ends[column - 1],
+        };
+        self.text.get(begin..self.ends[column]).map(Cell::of_text)
+    }
+}

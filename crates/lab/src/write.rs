@@ -1,0 +1,429 @@
+//! Writing workloads: as a table, or as the files that the paper's artifact prepares.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt64Array};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::file::properties::WriterProperties;
+use thiserror::Error;
+
+use crate::criteo;
+use crate::read::ReadError;
+use crate::table::{Columns, Format};
+use crate::workload::{Event, Kind, Workload};
+
+/// Why a workload cannot be written.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// A part of it is on disk and cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A file cannot be written.
+    #[error("{}: {what}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        what: String,
+    },
+}
+
+impl WriteError {
+    fn new(path: &Path, what: &(impl ToString + ?Sized)) -> Self {
+        Self::Write {
+            path: path.to_owned(),
+            what: what.to_string(),
+        }
+    }
+}
+
+/// Writes a table that [`table::read`](crate::table::read) reads with its default options, as CSV or
+/// Parquet by the end of its name: time in minutes, devices by their number from 1 on, and sorted.
+///
+/// Epochs are not written; they follow from minutes when the table is read. The column `order` is
+/// there only if the order of conversions of one minute is not that of devices.
+///
+/// # Errors
+/// If the name ends in neither, if the file cannot be written, or a part of the workload not read.
+pub fn write_table(workload: &Workload, path: &Path) -> Result<(), WriteError> {
+    let format = Format::of(path).ok_or_else(|| WriteError::new(path, &Format::unknown(path)))?;
+    let with_order = !rows_follow_devices(workload)?;
+    match format {
+        Format::Csv => write_csv(workload, path, with_order),
+        Format::Parquet => write_parquet(workload, path, with_order),
+    }
+}
+
+/// Gives every event with the number of its device, from 0 on.
+fn each_event<E: From<ReadError>>(
+    workload: &Workload,
+    mut each: impl FnMut(u32, Event) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut number = 0;
+    for at in 0..workload.parts() {
+        let part = workload.part(at)?;
+        for device in 0..part.devices() {
+            for at in part.range(device) {
+                each(number, part.event(at))?;
+            }
+            number += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Whether conversions have the order of devices, whatever their minute.
+fn rows_follow_devices(workload: &Workload) -> Result<bool, ReadError> {
+    let mut follow = true;
+    let (mut current, mut before, mut last) = (None, None, None);
+    each_event(workload, |device, event| {
+        if matches!(event.kind, Kind::Conversion { .. }) {
+            if current != Some(device) {
+                (current, before) = (Some(device), last);
+            }
+            follow &= before.is_none_or(|before| before < event.row);
+            last = last.max(Some(event.row));
+        }
+        Ok::<(), ReadError>(())
+    })?;
+    Ok(follow)
+}
+
+fn write_csv(workload: &Workload, path: &Path, with_order: bool) -> Result<(), WriteError> {
+    let error = |cause: std::io::Error| WriteError::new(path, &cause);
+    let mut file = BufWriter::new(File::create(path).map_err(error)?);
+    let quoted = |names: &[String]| names.iter().map(|name| field(name)).collect();
+    let conversion_sites: Vec<String> = quoted(&workload.conversion_site_names);
+    let impression_sites: Vec<String> = quoted(&workload.impression_site_names);
+    let [first @ .., order] = Columns::KEYS;
+    let order = if with_order {
+        [",", order].concat()
+    } else {
+        String::new()
+    };
+    writeln!(file, "{}{order}", first.join(",")).map_err(error)?;
+    each_event(workload, |device, event| {
+        let (number, minute) = (device + 1, event.minute);
+        let site = &conversion_sites[event.conversion_site as usize];
+        write!(file, "{number},{minute},{site},").map_err(error)?;
+        match event.kind {
+            Kind::Impression { site, bucket } => {
+                let site = &impression_sites[site as usize];
+                write!(file, "{site},{bucket},impression,").map_err(error)?;
+            }
+            Kind::Conversion { value, came_from } => {
+                let site = came_from.map_or("", |site| &impression_sites[site as usize]);
+                write!(file, "{site},,conversion,{value}").map_err(error)?;
+            }
+        }
+        if with_order {
+            write!(file, ",{}", event.row).map_err(error)?;
+        }
+        writeln!(file).map_err(error)
+    })?;
+    file.flush().map_err(error)
+}
+
+/// A field of CSV, with quotes if it needs them.
+fn field(text: &str) -> String {
+    match text.contains([',', '"', '\r', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+fn write_parquet(workload: &Workload, path: &Path, with_order: bool) -> Result<(), WriteError> {
+    let names = (
+        &workload.conversion_site_names,
+        &workload.impression_site_names,
+    );
+    let mut rows = Rows::new(path, |events: &[(u32, Event)]| {
+        let site = |event: &Event| match event.kind {
+            Kind::Impression { site, .. } => Some(names.1[site as usize].as_str()),
+            Kind::Conversion { came_from, .. } => Some(names.1[came_from? as usize].as_str()),
+        };
+        let bucket = |event: &Event| match event.kind {
+            Kind::Impression { bucket, .. } => Some(i64::from(bucket)),
+            Kind::Conversion { .. } => None,
+        };
+        let conversion_site = |event: &Event| names.0[event.conversion_site as usize].as_str();
+        let kind = |event: &Event| match event.kind {
+            Kind::Impression { .. } => "impression",
+            Kind::Conversion { .. } => "conversion",
+        };
+        let value = |event: &Event| match event.kind {
+            Kind::Impression { .. } => None,
+            Kind::Conversion { value, .. } => Some(i64::from(value)),
+        };
+        let of = || events.iter().map(|(_, event)| event);
+        let devices = events.iter().map(|(device, _)| i64::from(*device) + 1);
+        let sites: StringArray = of().map(site).collect();
+        let buckets: Int64Array = of().map(bucket).collect();
+        let conversion_sites = StringArray::from_iter_values(of().map(conversion_site));
+        let mut columns: Vec<ArrayRef> = vec![
+            integers(devices),
+            integers(of().map(|event| event.minute.into())),
+            Arc::new(conversion_sites),
+            Arc::new(sites),
+            Arc::new(buckets),
+            Arc::new(StringArray::from_iter_values(of().map(kind))),
+            Arc::new(of().map(value).collect::<Int64Array>()),
+        ];
+        if with_order {
+            columns.push(integers(of().map(|event| event.row.into())));
+        }
+        Columns::KEYS.into_iter().zip(columns).collect()
+    });
+    each_event(workload, |device, event| rows.push((device, event)))?;
+    rows.finish()
+}
+
+fn integers(values: impl Iterator<Item = i64>) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(values))
+}
+
+fn ids(values: impl Iterator<Item = u64>) -> ArrayRef {
+    Arc::new(UInt64Array::from_iter_values(values))
+}
+
+/// Rows of a Parquet file, which are written when there are many.
+struct Rows<'a, T, F> {
+    path: &'a Path,
+    columns: F,
+    waiting: Vec<T>,
+    writer: Option<ArrowWriter<File>>,
+}
+
+/// How many rows are written at once.
+const BATCH: usize = 1 << 16;
+
+impl<'a, T, F: Fn(&[T]) -> Vec<(&'static str, ArrayRef)>> Rows<'a, T, F> {
+    fn new(path: &'a Path, columns: F) -> Self {
+        Self {
+            path,
+            columns,
+            waiting: Vec::new(),
+            writer: None,
+        }
+    }
+
+    fn push(&mut self, row: T) -> Result<(), WriteError> {
+        self.waiting.push(row);
+        match self.waiting.len() < BATCH {
+            true => Ok(()),
+            false => self.write(),
+        }
+    }
+
+    fn write(&mut self) -> Result<(), WriteError> {
+        let path = self.path;
+        let batch = RecordBatch::try_from_iter_with_nullable(
+            (self.columns)(&self.waiting)
+                .into_iter()
+                .map(|(name, column)| {
+                    let may_miss = matches!(name, "impression_site" | "bucket" | "value");
+                    (name, column, may_miss)
+                }),
+        )
+        .map_err(|cause| WriteError::new(path, &cause))?;
+        self.waiting.clear();
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => {
+                let file = File::create(path).map_err(|cause| WriteError::new(path, &cause))?;
+                let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
+                let writer = ArrowWriter::try_new(file, batch.schema(), Some(properties.build()));
+                none.insert(writer.map_err(|cause| WriteError::new(path, &cause))?)
+            }
+        };
+        writer
+            .write(&batch)
+            .map_err(|cause| WriteError::new(path, &cause))
+    }
+
+    fn finish(mut self) -> Result<(), WriteError> {
+        self.write()?;
+        let Some(writer) = self.writer else {
+            return Ok(());
+        };
+        let closed = writer.close();
+        closed.map_err(|cause| WriteError::new(self.path, &cause))?;
+        Ok(())
+    }
+}
+
+/// Writes a folder that [`criteo::read_prepared`] reads, with the columns of the paper's artifact.
+///
+/// A workload does not keep all of them. Every conversion is written as a click; the impression that
+/// it is attributed to is the last one before it on the device that is of its conversion site, and on
+/// the impression site that it came from if that is known, or 0; the bucket
+/// that is for all other features has the feature 1. Users are numbered from 1 on, and so are sites
+/// unless the names of all are numbers. All rows are held in memory.
+///
+/// # Errors
+/// If a conversion is not worth 1, which these files cannot say; if a file cannot be written, or a
+/// part of the workload not read.
+pub fn write_prepared(workload: &Workload, folder: &Path) -> Result<(), WriteError> {
+    std::fs::create_dir_all(folder).map_err(|cause| WriteError::new(folder, &cause))?;
+    let to_impressions = folder.join(criteo::IMPRESSIONS);
+    let to_conversions = folder.join(criteo::CONVERSIONS);
+    let mut impressions: Vec<Prepared> = Vec::new();
+    let mut conversions: Vec<Prepared> = Vec::new();
+    let mut current = None;
+    // The last impression on the device of each conversion site, and of each impression site for it.
+    let mut last: HashMap<(u32, Option<u32>), usize> = HashMap::new();
+    each_event(workload, |device, event| {
+        if current != Some(device) {
+            current = Some(device);
+            last.clear();
+        }
+        let mut row = Prepared {
+            device,
+            event,
+            id: 0,
+            impression: 0,
+        };
+        match event.kind {
+            Kind::Impression { site, .. } => {
+                impressions.push(row);
+                for shown_on in [None, Some(site)] {
+                    last.insert((event.conversion_site, shown_on), impressions.len());
+                }
+            }
+            Kind::Conversion {
+                value: 1,
+                came_from,
+            } => {
+                let found = last.get(&(event.conversion_site, came_from));
+                row.impression = found.copied().unwrap_or(0);
+                conversions.push(row);
+            }
+            Kind::Conversion { value, .. } => {
+                let what = format!("it cannot say that a conversion is worth {value}");
+                return Err(WriteError::new(&to_conversions, &what));
+            }
+        }
+        Ok(())
+    })?;
+    for (row, impression) in impressions.iter_mut().zip(1..) {
+        row.impression = impression;
+    }
+    // From the place among impressions, from 1 on, to the number in the file.
+    let mut impression_ids = vec![0; impressions.len() + 1];
+    for rows in [&mut impressions, &mut conversions] {
+        rows.sort_by_key(|row| (row.event.minute, row.event.row));
+        for (row, id) in rows.iter_mut().zip(1..) {
+            row.id = id;
+        }
+    }
+    for row in &impressions {
+        impression_ids[row.impression] = row.id;
+    }
+    write_impressions(workload, impressions, &to_impressions)?;
+    write_conversions(workload, conversions, &impression_ids, &to_conversions)
+}
+
+/// A row of a prepared file.
+struct Prepared {
+    device: u32,
+    event: Event,
+    /// Its number in the file.
+    id: u64,
+    /// Its own place among impressions, or that of the one that it is attributed to, from 1 on.
+    impression: usize,
+}
+
+fn write_impressions(
+    workload: &Workload,
+    impressions: Vec<Prepared>,
+    path: &Path,
+) -> Result<(), WriteError> {
+    let campaigns: Vec<i64> = numbered(&workload.conversion_site_names);
+    let publishers: Vec<u64> = numbered(&workload.impression_site_names);
+    let shown = |row: &Prepared| match row.event.kind {
+        Kind::Impression { site, bucket } => (publishers[site as usize], bucket),
+        Kind::Conversion { .. } => (0, 0),
+    };
+    let feature = |row: &Prepared| criteo::feature(shown(row).1);
+    let mut rows = Rows::new(path, |rows: &[Prepared]| {
+        let mut columns = about(rows, "impression_id", &campaigns).to_vec();
+        columns.extend([
+            ("publisher_id", ids(rows.iter().map(|row| shown(row).0))),
+            (
+                "features_ctx_not_constrained_0",
+                integers(rows.iter().map(feature)),
+            ),
+        ]);
+        columns
+    });
+    impressions.into_iter().try_for_each(|row| rows.push(row))?;
+    rows.finish()
+}
+
+fn write_conversions(
+    workload: &Workload,
+    conversions: Vec<Prepared>,
+    impression_ids: &[u64],
+    path: &Path,
+) -> Result<(), WriteError> {
+    let campaigns: Vec<i64> = numbered(&workload.conversion_site_names);
+    let mut rows = Rows::new(path, |rows: &[Prepared]| {
+        let all = |value: i64| integers(rows.iter().map(move |_| value));
+        let attributed = rows.iter().map(|row| impression_ids[row.impression]);
+        let mut columns = about(rows, "conversion_id", &campaigns).to_vec();
+        columns.extend([
+            ("is_click", all(1)),
+            ("is_landed", all(0)),
+            ("is_visit", all(0)),
+            ("is_sale", all(0)),
+            ("nb_sales", all(0)),
+            ("attributed_impression_id", ids(attributed)),
+        ]);
+        columns
+    });
+    conversions.into_iter().try_for_each(|row| rows.push(row))?;
+    rows.finish()
+}
+
+/// The columns that both files have.
+fn about(rows: &[Prepared], id: &'static str, campaigns: &[i64]) -> [(&'static str, ArrayRef); 5] {
+    let events = || rows.iter().map(|row| &row.event);
+    let campaign = |event: &Event| campaigns[event.conversion_site as usize];
+    let minutes = events().map(|event| i64::from(event.minute));
+    [
+        ("timestamp_min", integers(minutes)),
+        (
+            "user_id",
+            ids(rows.iter().map(|row| u64::from(row.device) + 1)),
+        ),
+        (id, ids(rows.iter().map(|row| row.id))),
+        (
+            "day_int",
+            integers(events().map(|event| event.epoch.into())),
+        ),
+        ("campaign_id", integers(events().map(campaign))),
+    ]
+}
+
+/// The numbers that names are, or numbers from 1 on if they are not all different numbers.
+fn numbered<T>(names: &[String]) -> Vec<T>
+where
+    T: std::str::FromStr + ToString + TryFrom<u64> + Default,
+{
+    let number = |name: &String| {
+        let number: T = name.parse().ok()?;
+        (number.to_string() == *name).then_some(number)
+    };
+    let numbers: Option<Vec<T>> = names.iter().map(number).collect();
+    numbers.unwrap_or_else(|| {
+        let numbers = (1..).take(names.len());
+        numbers
+            .map(|number| T::try_from(number).unwrap_or_default())
+            .collect()
+    })
+}
