@@ -28,7 +28,6 @@ fn main() {
         format!("generating {millions:.2} million actions"),
         begin.elapsed().as_secs_f64()
     );
-    let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 1).unwrap();
     let no_quotas = Profile::GlobalOnly.policy();
     let rows: [(&str, Policy, Option<&dyn Attacker>, &str); 4] = [
         (
@@ -64,6 +63,11 @@ fn main() {
                 conversion_sites: 1,
                 ..Strength::of_paper(cap)
             };
+            // What policies give without attack is kept by a laboratory, and is not part of this.
+            let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 1).unwrap();
+            if attacker.is_some() {
+                laboratory.run(policy, None).unwrap();
+            }
             let attack = attacker.map(|attacker| Attack {
                 attacker,
                 strength,

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use super::impression::Impression;
 use super::index::{Audiences, Index, NONE, Slot};
-use super::query::{AttributionQuery, Touch};
+use super::query::{AttributionQuery, Touch, named};
 use crate::epochs::{Epochs, Recycle};
 use crate::query::{EventStore, Query, Relevant};
 use crate::{EpochIndex, SiteId};
@@ -259,11 +259,25 @@ impl EpochStore {
     }
 
     fn visit(&self, epoch: EpochIndex, query: &AttributionQuery, found: &mut Vec<Relevant<Touch>>) {
+        // Impressions that follow each other often have the same audience: it is asked once whether
+        // the conversion site belongs to it.
+        let (mut asked, mut belongs) = (NONE, false);
         let mut consider = |order: u32, slot: &Slot| {
-            if !slot.is_live() {
+            if slot.audience != asked {
+                asked = slot.audience;
+                belongs = slot.is_live()
+                    && named(
+                        self.audiences.members(asked).0,
+                        query.request.conversion_site,
+                    );
+            }
+            if !belongs {
                 return;
             }
-            let impression = slot.impression(&self.audiences);
+            let impression = Impression {
+                conversion_sites: &[],
+                ..slot.impression(&self.audiences)
+            };
             if let Some(detail) = query.relevant(impression) {
                 found.push(Relevant {
                     epoch,

@@ -163,7 +163,7 @@ impl std::fmt::Debug for Attack<'_> {
 pub(crate) struct Memory {
     rng: ChaCha8Rng,
     seed: u64,
-    /// The Sybils, in an order that choosing from them changes.
+    /// The Sybils to choose from.
     pool: Vec<u32>,
     /// The Sybils that have an impression in `epoch`, in the order in which they got it.
     with_impression: Vec<u32>,
@@ -200,7 +200,7 @@ impl Memory {
         Self {
             rng: ChaCha8Rng::seed_from_u64(seed),
             seed,
-            pool: (0..sybils).collect(),
+            pool: Vec::new(),
             with_impression: Vec::new(),
             epoch: EpochIndex(i64::MIN),
             actions: 0,
@@ -218,9 +218,6 @@ impl Memory {
     pub(crate) fn begin(&mut self, device: u64) {
         self.rng = ChaCha8Rng::seed_from_u64(self.seed);
         self.rng.set_stream(device);
-        for (at, sybil) in (0..).zip(&mut self.pool) {
-            *sybil = at;
-        }
         self.with_impression.clear();
         self.epoch = EpochIndex(i64::MIN);
         self.actions = 0;
@@ -332,20 +329,18 @@ impl Stage<'_> {
     /// Some Sybils at random, all different, none that has one of some marks; each gets marks.
     fn choose(&mut self, count: usize, without: u8, marks: u8, into: &mut Vec<u32>) {
         let memory = &mut *self.memory;
-        let mut left = count;
-        let mut end = memory.pool.len();
-        while left > 0 && end > 0 {
-            // Any of those that were not looked at yet, which goes to the end.
-            let at = below(&mut memory.rng, end);
-            end -= 1;
-            memory.pool.swap(at, end);
-            let sybil = memory.pool[end];
-            let mark = &mut memory.marks[sybil as usize];
-            if *mark & without == 0 {
-                *mark |= marks;
-                into.push(sybil);
-                left -= 1;
-            }
+        memory.pool.clear();
+        let of = (0..).zip(&memory.marks);
+        memory.pool.extend(
+            of.filter(|(_, mark)| **mark & without == 0)
+                .map(|(sybil, _)| sybil),
+        );
+        for _ in 0..count.min(memory.pool.len()) {
+            let sybil = memory
+                .pool
+                .swap_remove(below(&mut memory.rng, memory.pool.len()));
+            memory.marks[sybil as usize] |= marks;
+            into.push(sybil);
         }
     }
 
