@@ -192,14 +192,16 @@ impl Replay<'_> {
 }
 
 /// The visits that an attacker hears of.
-struct Heard {
+struct Heard<'a> {
     audience: Audience,
+    /// The conversion sites whose events can be heard of at all.
+    of: &'a [bool],
     impression_sites: Vec<bool>,
     conversion_sites: Vec<bool>,
 }
 
-impl Heard {
-    fn new(replay: &Replay<'_>, attack: &Attack<'_>) -> Self {
+impl<'a> Heard<'a> {
+    fn new(replay: &Replay<'a>, attack: &Attack<'_>) -> Self {
         let mut measured = vec![0_u64; replay.workload.conversion_site_names.len()];
         for querier in &replay.survey.queriers {
             measured[querier.site as usize] = querier.reports.len() as u64;
@@ -226,6 +228,7 @@ impl Heard {
         };
         Self {
             audience,
+            of: &replay.survey.heard,
             impression_sites: ranked(&replay.survey.impressions, impression_sites),
             conversion_sites: ranked(&measured, conversion_sites),
         }
@@ -233,6 +236,9 @@ impl Heard {
 
     /// Whether the attacker hears of an event.
     fn hears(&self, event: &Event) -> bool {
+        if !self.of[event.conversion_site as usize] {
+            return false;
+        }
         match event.kind {
             Kind::Impression { site, .. } if self.audience != Audience::OneConversionSite => {
                 self.impression_sites[site as usize]
@@ -252,7 +258,7 @@ struct Worker<'a> {
     workspace: Workspace<AttributionQuery>,
     tally: Tally,
     /// The attack, the visits it hears of, and what it remembers of the device.
-    attack: Option<(Attack<'a>, &'a Heard, Memory)>,
+    attack: Option<(Attack<'a>, &'a Heard<'a>, Memory)>,
     spent: Spent,
     resilience: Option<Resilience>,
     /// The queriers that the device reports to.
@@ -265,7 +271,7 @@ impl<'a> Worker<'a> {
     fn new(
         replay: &'a Replay<'a>,
         queriers: &'a [Option<usize>],
-        heard: Option<&'a Heard>,
+        heard: Option<&'a Heard<'a>>,
     ) -> Self {
         let nobody = SiteId(0);
         let request = Request {

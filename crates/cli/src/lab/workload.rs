@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
 use bigbird_lab::report::grouped;
-use bigbird_lab::workload::Workload;
+use bigbird_lab::workload::{QuerierOptions, Workload};
 use bigbird_lab::write;
 use serde_json::{Value, json};
 
@@ -72,7 +72,11 @@ fn describe(args: &DescribeArgs) -> Finished {
     let (seed, _) = args.source.one()?;
     let workload = args.source.workload(seed)?;
     let description = Description::new(&workload)?;
-    let queriers = workload.survey(&args.source.options())?.queriers.len();
+    let of_paper = QuerierOptions {
+        min_conversions_a_day: 100,
+        ..QuerierOptions::default()
+    };
+    let queriers = workload.survey(&of_paper)?.queriers.len();
     let text = if args.json {
         output::json(&describe_json(&description, &workload, queriers))?
     } else {
@@ -124,7 +128,7 @@ fn describe_json(description: &Description, workload: &Workload, queriers: usize
         "epochs": description.epochs.map(|(first, last)| [first, last]),
         "impressionSites": description.impression_sites,
         "conversionSites": description.conversion_sites,
-        "queriers": queriers,
+        "conversionSitesWith100ADay": queriers,
         "medianImpressions": description.impressions_of_device.percentile(50.0),
         "medianConversions": description.conversions_of_device.percentile(50.0),
         "busiestImpressionSites":
@@ -179,7 +183,7 @@ fn tell(
             of_paper(10e3),
         ),
         (
-            "of those, with enough conversions a day to measure",
+            "of those, with at least 100 conversions a day",
             grouped(queriers as u64),
             of_paper(526.0),
         ),
