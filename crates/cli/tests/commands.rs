@@ -3,33 +3,8 @@
 
 mod common;
 
-use std::process::{Command, Output};
-
-use common::Folder;
+use common::{Folder, bigbird, parsed, refused};
 use serde_json::{Value, json};
-
-fn bigbird(arguments: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_bigbird"))
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap()
-}
-
-fn parsed(arguments: &str) -> Value {
-    let output = bigbird(arguments);
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// Exit status and what standard error says.
-fn refused(arguments: &str) -> (i32, String) {
-    let output = bigbird(arguments);
-    assert!(output.stdout.is_empty(), "{output:?}");
-    (
-        output.status.code().unwrap(),
-        String::from_utf8(output.stderr).unwrap(),
-    )
-}
 
 #[test]
 fn the_example_prints_the_papers_table() {
@@ -225,96 +200,4 @@ fn explain_tells_why_a_report_is_null() {
     ] {
         assert!(printed.contains(line), "{line}\n{printed}");
     }
-}
-
-#[test]
-fn simulate_sweeps_what_is_given_as_lists() {
-    let common = "simulate --scale 0.01 --min-conversions-per-day 20";
-    let runs = parsed(&format!(
-        "{common} --profile big-bird,cookie-monster --impression-quota 1,none --attacker none,random --json"
-    ));
-    let runs = runs["runs"].as_array().unwrap();
-    let told = |run: &Value| {
-        let of = |key: &str| run[key].to_string();
-        [
-            of("profile"),
-            of("attacker"),
-            of("impressionSite"),
-            of("cap"),
-            of("sybils"),
-        ]
-        .join(" ")
-    };
-    assert_eq!(
-        runs.iter().map(told).collect::<Vec<_>>(),
-        [
-            r#""big-bird" "none" 1.0 2 null"#,
-            r#""big-bird" "random" 1.0 2 25"#,
-            r#""big-bird" "none" null 2 null"#,
-            r#""big-bird" "random" null 2 25"#,
-            r#""cookie-monster" "none" null null null"#,
-            r#""cookie-monster" "random" null null 25"#,
-        ]
-    );
-    for run in runs {
-        let batches = run["batches"].as_array().unwrap();
-        assert!(!batches.is_empty() && run["median"].as_f64().unwrap() > 0.0);
-        let sum = |of: &Value| {
-            of.as_object()
-                .unwrap()
-                .values()
-                .filter_map(Value::as_u64)
-                .sum::<u64>()
-        };
-        let blocked: u64 = batches.iter().map(|batch| sum(&batch["blocked"])).sum();
-        assert_eq!(sum(&run["blocked"]), blocked);
-    }
-    // The same seed, and any number of threads.
-    let one = bigbird(&format!("{common} --attacker random --threads 1 --json"));
-    let three = bigbird(&format!("{common} --attacker random --threads 3 --json"));
-    assert_eq!(one.stdout, three.stdout);
-}
-
-#[test]
-fn simulate_refuses_what_makes_no_sense() {
-    let (status, message) = refused("simulate --scale 0");
-    assert_eq!(
-        (status, message.as_str()),
-        (1, "bigbird: --scale must be in (0, 10], got 0\n")
-    );
-    let (status, message) = refused("simulate --scale 0.001 --cap 1.5");
-    assert_eq!(status, 1);
-    assert_eq!(
-        message,
-        "bigbird: --cap must be a whole number of sites, got 1.5\n"
-    );
-    let (status, message) = refused("simulate --scale 0.001");
-    assert_eq!(status, 1);
-    assert!(
-        message.contains("no querier has conversions for one batch of at least 5000 reports"),
-        "{message}"
-    );
-    let (status, message) = refused("simulate --scale 0.001 --min-conversions-per-day 100000");
-    assert_eq!(status, 1);
-    assert!(
-        message.contains("no conversion site has 100000 conversions a day"),
-        "{message}"
-    );
-    let (status, message) = refused("simulate --criteo-prepared /no/such/place");
-    assert_eq!(status, 2);
-    assert!(
-        message.contains("20last_impressions.pqt: No such file"),
-        "{message}"
-    );
-    let notes = Folder::new();
-    std::fs::write(notes.file("20last_impressions.pqt"), "not Parquet").unwrap();
-    let (status, message) = refused(&format!(
-        "simulate --criteo-prepared {}",
-        notes.file("").display()
-    ));
-    assert_eq!(status, 2);
-    assert!(
-        message.contains("20last_impressions.pqt: it is no Parquet file"),
-        "{message}"
-    );
 }

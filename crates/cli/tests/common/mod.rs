@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
@@ -33,6 +33,31 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Runs the command with arguments that have no spaces.
+pub(crate) fn bigbird(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bigbird"))
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap()
+}
+
+/// What it prints as JSON.
+pub(crate) fn parsed(arguments: &str) -> Value {
+    let output = bigbird(arguments);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Exit status and what standard error says.
+pub(crate) fn refused(arguments: &str) -> (i32, String) {
+    let output = bigbird(arguments);
+    assert!(output.stdout.is_empty(), "{output:?}");
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
 }
 
 /// A running `bigbird agent`.

@@ -1,0 +1,305 @@
+//! The commands of the laboratory.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use common::{Folder, bigbird, parsed, refused};
+use serde_json::Value;
+
+#[test]
+fn simulate_sweeps_what_is_given_as_lists() {
+    let common = "simulate --scale 0.01 --min-conversions-per-day 20";
+    let runs = parsed(&format!(
+        "{common} --profile big-bird,cookie-monster --impression-quota 1,none --attacker none,random --json"
+    ));
+    let runs = runs["runs"].as_array().unwrap();
+    let told = |run: &Value| {
+        let of = |key: &str| run[key].to_string();
+        [
+            of("profile"),
+            of("attacker"),
+            of("impressionSite"),
+            of("cap"),
+            of("sybils"),
+        ]
+        .join(" ")
+    };
+    assert_eq!(
+        runs.iter().map(told).collect::<Vec<_>>(),
+        [
+            r#""big-bird" "none" 1.0 2 null"#,
+            r#""big-bird" "random" 1.0 2 25"#,
+            r#""big-bird" "none" null 2 null"#,
+            r#""big-bird" "random" null 2 25"#,
+            r#""cookie-monster" "none" null null null"#,
+            r#""cookie-monster" "random" null null 25"#,
+        ]
+    );
+    for run in runs {
+        let batches = run["batches"].as_array().unwrap();
+        assert!(!batches.is_empty() && run["median"].as_f64().unwrap() > 0.0);
+        let sum = |of: &Value| {
+            of.as_object()
+                .unwrap()
+                .values()
+                .filter_map(Value::as_u64)
+                .sum::<u64>()
+        };
+        let blocked: u64 = batches.iter().map(|batch| sum(&batch["blocked"])).sum();
+        assert_eq!(sum(&run["blocked"]), blocked);
+    }
+    // The same seed, and any number of threads.
+    let one = bigbird(&format!("{common} --attacker random --threads 1 --json"));
+    let three = bigbird(&format!("{common} --attacker random --threads 3 --json"));
+    assert_eq!(one.stdout, three.stdout);
+}
+
+#[test]
+fn simulate_refuses_what_makes_no_sense() {
+    let (status, message) = refused("simulate --scale 0");
+    assert_eq!(
+        (status, message.as_str()),
+        (1, "bigbird: --scale must be in (0, 10], got 0\n")
+    );
+    let (status, message) = refused("simulate --scale 0.001 --cap 1.5");
+    assert_eq!(status, 1);
+    assert_eq!(
+        message,
+        "bigbird: --cap must be a whole number of sites, got 1.5\n"
+    );
+    let (status, message) = refused("simulate --scale 0.001");
+    assert_eq!(status, 1);
+    assert!(
+        message.contains("no querier has conversions for one batch of at least 5000 reports"),
+        "{message}"
+    );
+    let (status, message) = refused("simulate --scale 0.001 --min-conversions-per-day 100000");
+    assert_eq!(status, 1);
+    assert!(
+        message.contains("no conversion site has 100000 conversions a day"),
+        "{message}"
+    );
+    let (status, message) = refused("simulate --criteo-prepared /no/such/place");
+    assert_eq!(status, 2);
+    assert!(
+        message.contains("20last_impressions.pqt: No such file"),
+        "{message}"
+    );
+    let notes = Folder::new();
+    std::fs::write(notes.file("20last_impressions.pqt"), "not Parquet").unwrap();
+    let (status, message) = refused(&format!(
+        "simulate --criteo-prepared {}",
+        notes.file("").display()
+    ));
+    assert_eq!(status, 2);
+    assert!(
+        message.contains("20last_impressions.pqt: it is no Parquet file"),
+        "{message}"
+    );
+}
+
+/// A small population in which somebody measures.
+const SMALL: &str = "--scale 0.005 --min-conversions-per-day 10 --min-batch 300";
+
+#[test]
+fn simulate_writes_tables_and_figures() {
+    let folder = Folder::new();
+    let (csv, figure) = (folder.file("s.csv"), folder.file("s.svg"));
+    let output = bigbird(&format!(
+        "simulate {SMALL} --attacker none,slow --impression-quota 1,2,none --seed 1,2 --csv {} --figure {}",
+        csv.display(),
+        figure.display()
+    ));
+    assert!(output.status.success(), "{output:?}");
+    let csv = std::fs::read_to_string(csv).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 2 * 3 * 2);
+    let columns = csv.lines().next().unwrap().split(',').count();
+    assert!(csv.lines().all(|line| line.split(',').count() == columns));
+    let figure = std::fs::read_to_string(figure).unwrap();
+    assert!(figure.starts_with("<svg") && figure.contains("slow, seed 2, median"));
+}
+
+#[test]
+fn logs_give_what_they_were_written_from() {
+    let folder = Folder::new();
+    let medians = |source: &str| {
+        let runs = parsed(&format!(
+            "simulate {source} --impression-quota 0.5,2 --json"
+        ));
+        let runs = runs["runs"].as_array().unwrap().clone();
+        runs.iter()
+            .map(|run| run["median"].to_string())
+            .collect::<Vec<_>>()
+    };
+    let expected = medians(SMALL);
+    for name in ["logs.csv", "logs.parquet", "prepared"] {
+        let path = folder.file(name);
+        let path = path.display();
+        let written = bigbird(&format!("workload write {SMALL} --to {path}"));
+        assert!(written.status.success(), "{written:?}");
+        let logs = format!("{path} --min-conversions-per-day 10 --min-batch 300");
+        assert_eq!(medians(&logs), expected, "{name}");
+    }
+    let described = parsed(&format!(
+        "workload describe {} --json",
+        folder.file("logs.csv").display()
+    ));
+    assert_eq!(described["devices"], 7000);
+    let bad = folder.file("bad.csv");
+    std::fs::write(
+        &bad,
+        "device,time,conversion_site,impression_site,bucket,kind\na,-1,x,y,0,i\n",
+    )
+    .unwrap();
+    let (status, message) = refused(&format!("tune {}", bad.display()));
+    assert_eq!(status, 2);
+    assert!(
+        message.ends_with("bad.csv: column `time`, row 1: it is -1, which is negative\n"),
+        "{message}"
+    );
+}
+
+/// What is in a folder, with its content.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().is_file())
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (name, std::fs::read(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn reproduce_goes_on_where_it_stopped() {
+    let folder = Folder::new();
+    let output = folder.file("out");
+    let command = format!(
+        "reproduce {SMALL} --suite fig6b --output {}",
+        output.display()
+    );
+    let finished = bigbird(&command);
+    assert!(finished.status.success(), "{finished:?}");
+    let (first, runs) = (files(&output), files(&output.join("runs")));
+    let names: Vec<&str> = first.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        ["fig6b.csv", "fig6b.svg", "report.html", "results.json"]
+    );
+    assert_eq!(runs.len(), 12);
+    let report = String::from_utf8(first["report.html"].clone()).unwrap();
+    assert!(report.contains("claims of the paper hold") && report.contains("<svg"));
+    assert!(
+        !report.contains("src=") && !report.contains("@import"),
+        "it needs other files"
+    );
+    let results: Value = serde_json::from_slice(&first["results.json"]).unwrap();
+    assert_eq!(results["runs"].as_array().unwrap().len(), 12);
+
+    // Nothing is done again: a result that was changed by hand stays.
+    let (name, run) = runs.first_key_value().unwrap();
+    let changed = String::from_utf8(run.clone())
+        .unwrap()
+        .replace("\"median\":", "\"median\":1");
+    std::fs::write(output.join("runs").join(name), &changed).unwrap();
+    bigbird(&command);
+    assert_ne!(files(&output)["results.json"], first["results.json"]);
+    // What is missing or damaged is done again, and gives the same.
+    std::fs::write(output.join("runs").join(name), &changed[..100]).unwrap();
+    std::fs::remove_file(output.join("runs").join(runs.keys().nth(5).unwrap())).unwrap();
+    bigbird(&command);
+    assert_eq!(files(&output), first);
+    assert_eq!(files(&output.join("runs")), runs);
+    // Another seed is another experiment, and one thread is not.
+    bigbird(&format!("{command} --seed 2"));
+    assert_eq!(files(&output.join("runs")).len(), 24);
+    bigbird(&format!("{command} --threads 1"));
+    assert_eq!(files(&output.join("runs")).len(), 24);
+    bigbird(&format!("{command} --fresh"));
+    assert_eq!(files(&output.join("runs")), runs);
+}
+
+#[test]
+fn tune_tells_capacities_and_what_to_expect() {
+    let tuned = parsed(&format!(
+        "tune {SMALL} --percentile 50,90 --attackers random --json"
+    ));
+    let choices = tuned["choices"].as_array().unwrap();
+    let told = |choice: &Value| {
+        [
+            "percentile",
+            "conversionSites",
+            "impressionSites",
+            "fanOut",
+            "global",
+            "impressionSite",
+        ]
+        .map(|key| choice[key].to_string())
+        .join(" ")
+    };
+    assert_eq!(
+        choices.iter().map(told).collect::<Vec<_>>(),
+        [
+            "50.0 1 1 1 1.0 1.0",
+            "90.0 2 3 2 6.0 2.0",
+            "null 2 3 2 6.0 1.0"
+        ]
+    );
+    for choice in choices {
+        let predicted = choice["predicted"].as_array().unwrap();
+        assert_eq!(predicted.len(), 2);
+        assert!(
+            predicted
+                .iter()
+                .all(|it| it["median"].as_f64().unwrap() > 0.0)
+        );
+    }
+    let (status, message) = refused(&format!("tune {SMALL} --percentile 101"));
+    assert_eq!(
+        (status, message.as_str()),
+        (1, "bigbird: --percentile must be in [0, 100], got 101\n")
+    );
+    let (status, message) = refused(&format!("tune {SMALL} --attackers nobody"));
+    assert_eq!(status, 1);
+    assert!(
+        message
+            .starts_with("bigbird: --attackers: there is no attacker `nobody`; there are random,")
+    );
+}
+
+#[test]
+fn plan_answers_both_ways() {
+    let folder = Folder::new();
+    let figure = folder.file("plan.svg");
+    let common = "plan --scale 0.005 --conversions-per-day 600";
+    let wanted = parsed(&format!(
+        "{common} --target 5 --figure {} --json",
+        figure.display()
+    ));
+    assert!(figure.exists());
+    let epsilon = wanted["answer"]["epsilon"].as_f64().unwrap();
+    assert!(wanted["answer"]["error"].as_f64().unwrap() <= 0.05);
+    let back = parsed(&format!("{common} --epsilon {epsilon} --json"));
+    assert_eq!(back["answer"]["error"], wanted["answer"]["error"]);
+    let best = parsed(&format!("{common} --target 0.01 --json"));
+    assert_eq!(best["targetReached"], false);
+    for (arguments, expected) in [
+        ("--epsilon 0", "--epsilon must be a number above 0, got 0"),
+        (
+            "--shares 0.5,0.2",
+            "--shares must sum to 1, got a sum of 0.7",
+        ),
+        (
+            "--others 9",
+            "--others must be less than the global budget and the impression-site quota, got 9",
+        ),
+    ] {
+        let (status, message) = refused(&format!("{common} {arguments}"));
+        assert_eq!((status, message), (1, format!("bigbird: {expected}\n")));
+    }
+}
