@@ -252,12 +252,17 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) fn build(slots: &mut [Slot], audiences: &Audiences) -> Self {
-        let mut index = Self::default();
-        for at in 0..slots.len() {
-            index.link(slots, audiences, at);
-        }
-        index
+    /// Forgets everything but its buffers.
+    pub(super) fn clear(&mut self) {
+        self.sites.clear();
+        self.callers.clear();
+        self.match_values.clear();
+        self.audiences.clear();
+        self.naming_site.clear();
+        self.any_site.clear();
+        self.naming_caller.clear();
+        self.anyone.clear();
+        self.crowd = None;
     }
 
     /// Puts the slot at `at`, newer than all that are linked, at the end of its chains.
@@ -420,6 +425,11 @@ impl Lists {
         let link = self.links.len() as u32;
         self.links.push((number, *newest));
         *newest = link;
+    }
+
+    fn clear(&mut self) {
+        self.newest.clear();
+        self.links.clear();
     }
 
     fn of(&self, site: SiteId) -> impl Iterator<Item = u32> {

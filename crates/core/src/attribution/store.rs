@@ -148,6 +148,8 @@ struct EpochStore {
     live: usize,
     audiences: Audiences,
     index: Option<Box<Index>>,
+    /// An empty index, kept for its buffers.
+    spare: Option<Box<Index>>,
 }
 
 impl Recycle for EpochStore {
@@ -159,7 +161,7 @@ impl Recycle for EpochStore {
         self.slots.clear();
         self.live = 0;
         self.audiences.clear();
-        self.index = None;
+        self.drop_index();
     }
 }
 
@@ -248,14 +250,25 @@ impl EpochStore {
         });
         drop(renumbered);
         self.live = self.slots.len();
-        if self.index.take().is_some() {
+        if self.index.is_some() {
+            self.drop_index();
             self.rebuild_index();
         }
     }
 
+    fn drop_index(&mut self) {
+        if let Some(mut index) = self.index.take() {
+            index.clear();
+            self.spare = Some(index);
+        }
+    }
+
     fn rebuild_index(&mut self) {
-        let index = Index::build(&mut self.slots, &self.audiences);
-        self.index = Some(Box::new(index));
+        let mut index = self.spare.take().unwrap_or_default();
+        for at in 0..self.slots.len() {
+            index.link(&mut self.slots, &self.audiences, at);
+        }
+        self.index = Some(index);
     }
 
     fn visit(&self, epoch: EpochIndex, query: &AttributionQuery, found: &mut Vec<Relevant<Touch>>) {
