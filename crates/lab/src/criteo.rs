@@ -3,10 +3,11 @@
 
 mod raw;
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use crate::cells::{EMPTY, Holds, ParquetFile};
+use crate::gather::{Held, group};
+use crate::hash::FixedMap;
 use crate::read::ReadError;
 use crate::workload::{Event, Kind, Workload};
 
@@ -50,7 +51,7 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
     let mut devices = Devices::default();
     let mut conversion_sites = Numbers::default();
     let mut impression_sites = Numbers::default();
-    let mut shown_on: HashMap<u64, u32> = HashMap::new();
+    let mut shown_on: FixedMap<u64, u32> = FixedMap::default();
     let impressions = folder.join(IMPRESSIONS);
     let columns = [
         "timestamp_min",
@@ -79,7 +80,7 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
                 },
                 row,
             };
-            devices.push(user, event);
+            devices.push(user, &event);
             Ok(())
         },
     )?;
@@ -107,14 +108,19 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
                 },
                 row,
             };
-            devices.push(user, event);
+            devices.push(user, &event);
             Ok(())
         },
     )?;
+    drop(shown_on);
+    let count = devices.known.len();
+    let held = devices.held;
+    drop(devices.known);
     let mut workload = Workload::default();
-    for events in &mut devices.events {
+    group(&held, count, |events| {
         workload.push_device(events);
-    }
+        Ok(())
+    })?;
     workload.conversion_site_names = conversion_sites.names;
     workload.impression_site_names = impression_sites.names;
     Ok(workload)
@@ -124,27 +130,25 @@ fn natural<T: TryFrom<i128>>(value: i128, column: usize) -> Result<T, (usize, St
     T::try_from(value).map_err(|_| (column, format!("it is {value}, which is out of range")))
 }
 
-/// The events of each device, in the order in which devices first appear.
+/// Events, each with its device; devices are numbered as they come.
 #[derive(Debug, Default)]
 struct Devices {
-    known: HashMap<i128, usize>,
-    events: Vec<Vec<Event>>,
+    known: FixedMap<i128, u32>,
+    held: Vec<Held>,
 }
 
 impl Devices {
-    fn push(&mut self, user: i128, event: Event) {
-        let device = *self.known.entry(user).or_insert_with(|| {
-            self.events.push(Vec::new());
-            self.events.len() - 1
-        });
-        self.events[device].push(event);
+    fn push(&mut self, user: i128, event: &Event) {
+        let next = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
+        let device = *self.known.entry(user).or_insert(next);
+        self.held.push(Held::new(device, event));
     }
 }
 
 /// Numbers names as they come.
 #[derive(Debug, Default)]
 struct Numbers {
-    known: HashMap<i128, u32>,
+    known: FixedMap<i128, u32>,
     names: Vec<String>,
 }
 

@@ -270,7 +270,7 @@ impl Names {
 
 /// An [`Event`] of a device, packed.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+pub(crate) struct Held {
     device: u32,
     minute: u32,
     conversion_site: u32,
@@ -281,6 +281,19 @@ struct Held {
 }
 
 impl Held {
+    pub(crate) fn new(device: u32, event: &Event) -> Self {
+        let (kind, came_from) = event.kind.pack();
+        Self {
+            device,
+            minute: event.minute,
+            conversion_site: event.conversion_site,
+            kind,
+            came_from,
+            row: event.row,
+            epoch: event.epoch,
+        }
+    }
+
     fn event(&self) -> Event {
         Event {
             minute: self.minute,
@@ -297,7 +310,7 @@ impl Held {
     clippy::cast_possible_truncation,
     reason = "fewer than four billion rows"
 )]
-fn group(
+pub(crate) fn group(
     held: &[Held],
     devices: usize,
     mut each: impl FnMut(&mut [Event]) -> Result<(), ReadError>,
