@@ -3,7 +3,7 @@
 use bigbird::{PolicyError, Workload as Parameters};
 
 use crate::read::ReadError;
-use crate::workload::{Kind, Workload};
+use crate::workload::{Event, Kind, Workload};
 
 /// The percentiles of the paper's table of workload parameters.
 pub const PERCENTILES: [f64; 6] = [50.0, 80.0, 85.0, 90.0, 95.0, 99.0];
@@ -47,11 +47,12 @@ pub struct Description {
     pub impressions_of_device: Counts,
     /// Conversions of each device that converts.
     pub conversions_of_device: Counts,
-    /// Unique conversion sites of each device that converts: bounds N.
+    /// Unique conversion sites that convert within reach of an epoch's impressions, for each device and
+    /// epoch with any: bounds N.
     pub conversion_sites_of_device: Counts,
-    /// Unique impression sites of each device: bounds M.
+    /// Unique impression sites of each device and epoch: bounds M.
     pub impression_sites_of_device: Counts,
-    /// Unique conversion sites that convert after an impression on one site, for each device and
+    /// Unique conversion sites that convert after an impression on one site, for each device, epoch and
     /// impression site with any: bounds n. Where it is not known which impression a conversion comes
     /// from, every site of the device that advertised it counts.
     pub fan_out: Counts,
@@ -120,12 +121,13 @@ impl Counts {
 const BUSIEST: usize = 8;
 
 impl Description {
-    /// Looks through a workload.
+    /// Looks through a workload, in which a conversion looks at its own epoch and so many before.
     ///
     /// # Errors
     /// If a part is on disk and cannot be read.
-    pub fn new(workload: &Workload) -> Result<Self, ReadError> {
+    pub fn new(workload: &Workload, lookback_epochs: u16) -> Result<Self, ReadError> {
         let mut looked = Looked {
+            lookback_epochs,
             shown: vec![0; workload.impression_site_names.len()],
             advertised: vec![0; workload.conversion_site_names.len()],
             converted: vec![0; workload.conversion_site_names.len()],
@@ -202,23 +204,29 @@ fn busiest(counts: &[u64]) -> Vec<(u32, u64)> {
 #[derive(Default)]
 struct Looked {
     description: Description,
+    lookback_epochs: u16,
     shown: Vec<u64>,
     advertised: Vec<u64>,
     converted: Vec<u64>,
-    /// Impression site and conversion site of each impression of a device.
-    shown_pairs: Vec<(u32, u32)>,
-    /// The same of each conversion, as far as they are known.
-    converted_pairs: Vec<(u32, u32)>,
+    /// The impressions of a device.
+    impressions: Vec<Impressed>,
+    /// Its conversions.
+    conversions: Vec<Converted>,
     converting: Vec<u32>,
+    pairs: Vec<(u32, u32)>,
 }
 
+/// Epoch, impression site, conversion site.
+type Impressed = (u16, u32, u32);
+
+/// Epoch, conversion site, and the impression site it came from.
+type Converted = (u16, u32, Option<u32>);
+
 impl Looked {
-    fn device(&mut self, events: impl Iterator<Item = crate::workload::Event>) {
-        self.shown_pairs.clear();
-        self.converted_pairs.clear();
-        self.converting.clear();
+    fn device(&mut self, events: impl Iterator<Item = Event>) {
+        self.impressions.clear();
+        self.conversions.clear();
         let description = &mut self.description;
-        let mut all_known = true;
         for event in events {
             let (first, last) = description.epochs.unwrap_or((event.epoch, event.epoch));
             description.epochs = Some((first.min(event.epoch), last.max(event.epoch)));
@@ -227,52 +235,68 @@ impl Looked {
                 Kind::Impression { site, .. } => {
                     self.shown[site as usize] += 1;
                     self.advertised[conversion_site as usize] += 1;
-                    self.shown_pairs.push((site, conversion_site));
+                    self.impressions.push((event.epoch, site, conversion_site));
                 }
                 Kind::Conversion { came_from, .. } => {
                     self.converted[conversion_site as usize] += 1;
-                    self.converting.push(conversion_site);
-                    match came_from {
-                        Some(site) => self.converted_pairs.push((site, conversion_site)),
-                        None => all_known = false,
-                    }
+                    self.conversions
+                        .push((event.epoch, conversion_site, came_from));
                 }
             }
         }
-        let (impressions, conversions) = (self.shown_pairs.len(), self.converting.len());
         description.devices += 1;
-        description.impressions += impressions as u64;
-        description.conversions += conversions as u64;
-        description.impressions_of_device.add(impressions);
-        for pairs in [&mut self.shown_pairs, &mut self.converted_pairs] {
-            pairs.sort_unstable();
-            pairs.dedup();
+        description.impressions += self.impressions.len() as u64;
+        description.conversions += self.conversions.len() as u64;
+        description
+            .impressions_of_device
+            .add(self.impressions.len());
+        if !self.conversions.is_empty() {
+            description.converting_devices += 1;
+            description
+                .conversions_of_device
+                .add(self.conversions.len());
         }
+        self.impressions.sort_unstable();
+        self.impressions.dedup();
+        let impressions = std::mem::take(&mut self.impressions);
+        for of_epoch in impressions.chunk_by(|one, next| one.0 == next.0) {
+            self.epoch(of_epoch);
+        }
+        self.impressions = impressions;
+    }
+
+    /// What a device does about the impressions of one epoch.
+    fn epoch(&mut self, impressions: &[Impressed]) {
+        let epoch = impressions[0].0;
+        let reach = epoch..=epoch.saturating_add(self.lookback_epochs);
+        let within = || self.conversions.iter().filter(|it| reach.contains(&it.0));
+        let description = &mut self.description;
+        let same_site = |one: &Impressed, next: &Impressed| one.1 == next.1;
+        let sites = impressions.chunk_by(same_site).count();
+        description.impression_sites_of_device.add(sites);
+        self.converting.clear();
+        self.converting.extend(within().map(|it| it.1));
         self.converting.sort_unstable();
         self.converting.dedup();
-        let sites = self.shown_pairs.chunk_by(same_site).count();
-        description.impression_sites_of_device.add(sites);
-        if conversions > 0 {
-            description.converting_devices += 1;
-            description.conversions_of_device.add(conversions);
-            description
-                .conversion_sites_of_device
-                .add(self.converting.len());
+        if self.converting.is_empty() {
+            return;
         }
-        let pairs = if all_known {
-            &self.converted_pairs
+        description
+            .conversion_sites_of_device
+            .add(self.converting.len());
+        self.pairs.clear();
+        if within().all(|it| it.2.is_some()) {
+            let known = within().filter_map(|it| Some((it.2?, it.1)));
+            self.pairs.extend(known);
         } else {
-            let converting = &self.converting;
-            self.shown_pairs
-                .retain(|(_, advertised)| converting.binary_search(advertised).is_ok());
-            &self.shown_pairs
-        };
-        for of_site in pairs.chunk_by(same_site) {
+            let converts = |site: &u32| self.converting.binary_search(site).is_ok();
+            let possible = impressions.iter().filter(|it| converts(&it.2));
+            self.pairs.extend(possible.map(|it| (it.1, it.2)));
+        }
+        self.pairs.sort_unstable();
+        self.pairs.dedup();
+        for of_site in self.pairs.chunk_by(|one, next| one.0 == next.0) {
             description.fan_out.add(of_site.len());
         }
     }
-}
-
-fn same_site(one: &(u32, u32), next: &(u32, u32)) -> bool {
-    one.0 == next.0
 }

@@ -23,7 +23,7 @@ fn workload(preset: Preset, seed: u64) -> Workload {
 #[test]
 fn the_percentile_table_is_the_papers() {
     for (preset, seed) in [(Preset::Published, 1), (Preset::AttackFitted, 2)] {
-        let description = Description::new(&workload(preset, seed)).unwrap();
+        let description = Description::new(&workload(preset, seed), 1).unwrap();
         for (percentile, paper) in PERCENTILES.into_iter().zip(OF_PAPER) {
             let here = [
                 &description.conversion_sites_of_device,
@@ -99,7 +99,7 @@ fn a_plan_predicts_what_a_replay_blocks_and_how_wrong_it_is() {
 #[test]
 fn capacities_of_a_percentile_serve_it() {
     let workload = workload(Preset::Published, 1);
-    let description = Description::new(&workload).unwrap();
+    let description = Description::new(&workload, 1).unwrap();
     let exact = tune::exact(&workload, 1, 2).unwrap();
     for percentile in PERCENTILES {
         let cheap = tune::conservative(&description, percentile, 0.0)

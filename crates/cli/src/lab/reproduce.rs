@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
     let mut bar = Bar::new();
     bar.show(0.0, 0.0, "reading the workload");
     let workload = args.source.workload(seed)?;
-    let description = Description::new(&workload)?;
+    let description = Description::new(&workload, args.source.lookback_epochs())?;
     let laboratory = args.source.laboratory(&workload, threads)?;
     let owned = Owned {
         impression_sites: 10,

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Finished {
     }
     let workload = args.source.workload(seed)?;
     let laboratory = args.source.laboratory(&workload, threads)?;
-    let description = Description::new(&workload)?;
+    let description = Description::new(&workload, args.source.lookback_epochs())?;
     let exact = match args.exact {
         true => Some(tune::exact(
             &workload,

@@ -71,7 +71,7 @@ fn write_workload(args: &WriteArgs) -> Finished {
 fn describe(args: &DescribeArgs) -> Finished {
     let (seed, _) = args.source.one()?;
     let workload = args.source.workload(seed)?;
-    let description = Description::new(&workload)?;
+    let description = Description::new(&workload, args.source.lookback_epochs())?;
     let of_paper = QuerierOptions {
         min_conversions_a_day: 100,
         ..QuerierOptions::default()
