@@ -54,7 +54,12 @@ impl Bar {
             )]
             let full = (percent / 100.0 * WIDTH as f64) as usize;
             let bar = "█".repeat(full) + &"░".repeat(WIDTH - full);
-            write!(out, "\r\x1b[2K{bar} {percent:3.0}%  {left:<14} {what}")
+            {
+                // A line that wraps could not be taken back.
+                const REST: usize = 34;
+                let what: String = what.chars().take(REST).collect();
+                write!(out, "\r\x1b[2K{bar} {percent:3.0}%  {left:<11} {what}")
+            }
         } else {
             writeln!(out, "{percent:3.0}%  {left:<14} {what}")
         };

@@ -73,7 +73,7 @@ fn simulate_refuses_what_makes_no_sense() {
     let (status, message) = refused("simulate --scale 0.001");
     assert_eq!(status, 1);
     assert!(
-        message.contains("no querier has conversions for one batch of at least 5000 reports"),
+        message.contains("no querier has conversions for one batch: the busiest has "),
         "{message}"
     );
     let (status, message) = refused("simulate --scale 0.001 --min-conversions-per-day 100000");
@@ -227,7 +227,7 @@ fn reproduce_goes_on_where_it_stopped() {
 #[test]
 fn tune_tells_capacities_and_what_to_expect() {
     let tuned = parsed(&format!(
-        "tune {SMALL} --percentile 50,90 --attackers random --json"
+        "tune {SMALL} --percentile 50,90 --attacker random --json"
     ));
     let choices = tuned["choices"].as_array().unwrap();
     let told = |choice: &Value| {
@@ -246,8 +246,11 @@ fn tune_tells_capacities_and_what_to_expect() {
         choices.iter().map(told).collect::<Vec<_>>(),
         [
             "50.0 1 1 1 1.0 1.0",
+            "null 1 1 1 2.0 1.0",
             "90.0 2 3 2 6.0 2.0",
-            "null 2 3 2 6.0 1.0"
+            "null 2 3 2 6.0 1.0",
+            "null 2 3 2 12.0 2.0",
+            "null 2 3 2 12.0 1.0"
         ]
     );
     for choice in choices {
@@ -264,11 +267,39 @@ fn tune_tells_capacities_and_what_to_expect() {
         (status, message.as_str()),
         (1, "bigbird: --percentile must be in [0, 100], got 101\n")
     );
-    let (status, message) = refused(&format!("tune {SMALL} --attackers nobody"));
+    let (status, message) = refused(&format!("tune {SMALL} --attacker nobody"));
     assert_eq!(status, 1);
-    assert!(
-        message
-            .starts_with("bigbird: --attackers: there is no attacker `nobody`; there are random,")
+    assert!(message.starts_with(
+        "bigbird: --attacker: there is no attacker `nobody`; there are none, random,"
+    ));
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    for arguments in [
+        "simulate --sybils 0",
+        "simulate --sybils 4294967295",
+        "simulate --rank-start 0",
+        "simulate --threads 0",
+        "simulate --threads 100000",
+        "simulate --batch-days 0",
+    ] {
+        let (status, message) = refused(arguments);
+        assert_eq!(status, 2, "{arguments}");
+        assert!(message.contains("is not in"), "{message}");
+    }
+    let (status, message) = refused("simulate --scale 0.001 --lookback-epochs 5000");
+    assert_eq!(
+        (status, message.as_str()),
+        (
+            1,
+            "bigbird: a conversion may look at most 4095 epochs back, got 5000\n"
+        )
+    );
+    let (status, message) = refused("tune --scale 0.001 --querier 0");
+    assert_eq!(
+        (status, message.as_str()),
+        (1, "bigbird: --querier must be a number above 0, got 0\n")
     );
 }
 

@@ -22,6 +22,7 @@ use parquet::arrow::arrow_reader::{
 use parquet::errors::ParquetError;
 
 use crate::read::ReadError;
+use crate::table::missing;
 
 /// A cell of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -317,7 +318,12 @@ impl ParquetFile {
                 continue;
             };
             if !self.has(name)? {
-                return Err(error(format!("it has no column `{name}`")));
+                let names: Vec<&str> = schema
+                    .fields()
+                    .iter()
+                    .map(|field| field.name().as_str())
+                    .collect();
+                return Err(error(missing(name, &names.join(", "))));
             }
             let found = schema.index_of(name);
             let found = found.map_err(|cause| error(cause.to_string()))?;

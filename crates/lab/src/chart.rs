@@ -13,8 +13,8 @@ pub const STYLE: &str = "\
 @media(prefers-color-scheme:dark){.chart{--ink:#e6edf3;--soft:#9198a1;--grid:#30363d;\
 --ground:#0d1117;--c0:#58a6ff;--c1:#ff9a56;--c2:#3fd29a;--c3:#e08fc5;--c4:#d9c04f;--c5:#9198a1}}\
 .chart text{fill:var(--ink)}.chart .soft{fill:var(--soft)}.chart .grid{stroke:var(--grid)}\
-.chart .ground{fill:var(--ground)}.chart .line{fill:none;stroke-width:2}\
-.chart .dashed{stroke-dasharray:5 4;stroke-width:1.5}.chart .flat{stroke-width:1.5}\
+.chart .ground{fill:var(--ground)}.chart .line{fill:none;stroke-width:2.5}\
+.chart .dashed{stroke-dasharray:5 4;stroke-width:1.5}.chart .flat{stroke-width:2}.chart .flat.s1{stroke-dasharray:10 5}.chart .flat.s3{stroke-dasharray:3 6}\
 .chart .paper{fill:var(--ground);stroke:var(--ink);stroke-width:1.5}\
 .chart .s0{stroke:var(--c0)}.chart .s1{stroke:var(--c1)}.chart .s2{stroke:var(--c2)}\
 .chart .s3{stroke:var(--c3)}.chart .s4{stroke:var(--c4)}.chart .s5{stroke:var(--c5)}\
@@ -151,7 +151,7 @@ impl Chart {
             .series
             .iter()
             .map(|series| (series.name.as_str(), Some(series)));
-        let paper = (!self.paper.is_empty()).then_some(("the paper", None));
+        let paper = (!self.paper.is_empty()).then_some(("the paper, median", None));
         for (name, series) in entries.chain(paper) {
             #[expect(clippy::cast_precision_loss, reason = "a few letters")]
             let width = 36.0 + 6.6 * name.chars().count() as f64;

@@ -187,5 +187,8 @@ fn read_columns<const N: usize>(
             })?;
         }
     }
+    if row == 0 {
+        return Err(ReadError::new(path, "it has no rows"));
+    }
     Ok(())
 }

@@ -100,14 +100,14 @@ impl Measurement {
     /// # Errors
     /// With what is best, if no epsilon is good enough.
     pub fn epsilon_for(&self, target: f64, batch: f64) -> Result<Expected, Expected> {
-        const STEPS: i32 = 4000;
-        const LEAST: f64 = 1e-4;
+        const STEPS: i32 = 8000;
+        const LEAST: f64 = 1e-6;
         let mut best: Option<Expected> = None;
         for step in 0..=STEPS {
             let share = f64::from(step) / f64::from(STEPS);
             let epsilon = LEAST * (self.budget.max(LEAST) / LEAST).powf(share);
             // Epsilons are whole µε.
-            let epsilon = (epsilon * 1e6).ceil() / 1e6;
+            let epsilon = ((epsilon * 1e6).ceil() / 1e6).min(self.budget);
             let expected = self.expect(epsilon, batch);
             if expected.error <= target {
                 return Ok(expected);
@@ -120,12 +120,16 @@ impl Measurement {
     }
 }
 
-/// How many reports devices make in an epoch to one conversion site that they make any to, for which
-/// an impression is found: the epoch's or the one's before.
+/// How many reports devices ask of an epoch for one conversion site that they ask any for: those of
+/// conversions in it and so many after, if it has an impression of the site.
 ///
 /// # Errors
 /// If a part of the workload is on disk and cannot be read.
-pub fn reports_of_devices(workload: &Workload, site: Option<u32>) -> Result<Counts, ReadError> {
+pub fn reports_of_devices(
+    workload: &Workload,
+    site: Option<u32>,
+    lookback_epochs: u16,
+) -> Result<Counts, ReadError> {
     let mut counts = Counts::default();
     let mut shown: Vec<(u32, u16)> = Vec::new();
     let mut reports: Vec<(u32, u16)> = Vec::new();
@@ -142,7 +146,7 @@ pub fn reports_of_devices(workload: &Workload, site: Option<u32>) -> Result<Coun
                 match event.kind {
                     Kind::Impression { .. } => shown.push((event.conversion_site, event.epoch)),
                     Kind::Conversion { .. } => {
-                        for epoch in [event.epoch.saturating_sub(1), event.epoch] {
+                        for epoch in event.epoch.saturating_sub(lookback_epochs)..=event.epoch {
                             let pays = (event.conversion_site, epoch);
                             if shown.contains(&pays) {
                                 reports.push(pays);

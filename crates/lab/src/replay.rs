@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use bigbird::{
-    AttributionQuery, Cause, Device, EpochIndex, FilterKind, Histogram, Impression,
+    AttributionQuery, Cause, Device, EpochIndex, Epsilon, FilterKind, Histogram, Impression,
     ImpressionStore, Policy, Request, SiteId, Timestamp, UserAction, Window, Workspace,
 };
 
@@ -14,7 +14,7 @@ use crate::attack::{Attack, Audience, Memory, Stage, Visit};
 use crate::read::ReadError;
 use crate::resilience::{Bounds, Resilience, Spent, Tally};
 use crate::tune::{Exact, Payers};
-use crate::workload::{BUCKETS, Event, Kind, Part, Survey, Workload};
+use crate::workload::{BUCKETS, Event, Kind, Part, Survey, Workload, mix};
 
 /// Why a report, or a part of it, was blocked: in the order in which causes are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,9 +149,8 @@ impl Replay<'_> {
             Ok((worker.spent, worker.resilience, worker.exact))
         };
         let results: Vec<_> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..self.threads.max(1))
-                .map(|_| scope.spawn(work))
-                .collect();
+            let threads = self.threads.clamp(1, self.workload.parts().max(1));
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
             let own = work();
             let others = others.into_iter().map(|thread| match thread.join() {
                 Ok(result) => result,
@@ -292,6 +291,7 @@ impl<'a> Worker<'a> {
         let first_sybil = SiteId(u32::try_from(sites).unwrap_or(u32::MAX));
         let capacity = replay.policy.capacities().querier.amount();
         let epsilon = capacity.map_or(1.0, bigbird::MicroEpsilon::to_epsilon);
+        let epsilon = epsilon.min(Epsilon::MAX);
         let attack = replay.attack.zip(heard).map(|(attack, heard)| {
             let sybils = attack.strength.sybils;
             let memory = Memory::new(sybils, first_sybil, epsilon, attack.seed);
@@ -320,13 +320,14 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn replay(&mut self, part: &Part, before: (usize, usize), given: &mut [Given]) {
-        let (first_device, first_event) = before;
+    fn replay(&mut self, part: &Part, first_event: usize, given: &mut [Given]) {
         for device in 0..part.devices() {
             self.device.reset();
             self.tally.begin();
-            if let Some((_, _, memory)) = &mut self.attack {
-                memory.begin((first_device + device) as u64);
+            let first = part.range(device).next().map(|at| part.event(at));
+            if let (Some((_, _, memory)), Some(first)) = (&mut self.attack, first) {
+                // Whatever comes before it in the workload, and wherever it is stored.
+                memory.begin(mix(0, &first));
             }
             let mut attacked = false;
             for at in part.range(device) {

@@ -40,7 +40,7 @@ font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
 main{max-width:1180px;margin:0 auto;padding:24px 20px 64px}h1{font-size:1.9rem;line-height:1.2;\
 margin:.2em 0}h2{margin:2em 0 .4em;font-size:1.35rem}h3{margin:0 0 .2em;font-size:1.05rem}\
 p{max-width:74ch}.soft{color:var(--soft)}.tiles{display:grid;gap:12px;\
-grid-template-columns:repeat(auto-fit,minmax(min(100%,230px),1fr));margin:20px 0}\
+grid-template-columns:repeat(auto-fit,minmax(min(100%,250px),1fr));margin:20px 0}\
 .tile{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:12px 16px}\
 .tile b{display:block;font-size:1.8rem;line-height:1.25}.figures{display:grid;gap:20px;\
 grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr))}figure{margin:0;\
@@ -56,6 +56,7 @@ overflow-x:auto}details{margin:.4em 0}summary{cursor:pointer}\
 .verdict{border-left:4px solid var(--good);padding:2px 0 2px 14px;font-size:1.1rem}\
 .verdict.failed{border-color:var(--bad)}figcaption ul{list-style:none;margin:.4em 0 0;padding:0}\
 figcaption li{margin:.2em 0;color:var(--ink)}.label{display:none}\
+@media(max-width:560px){figure{overflow-x:auto}figure svg{min-width:480px}}\
 @media(max-width:640px){.cards tr:first-child{display:none}.cards tr,.cards td{display:block}\
 .cards tr{border-bottom:1px solid var(--line);padding:8px 0}.cards td{border:0;padding:1px 0}\
 .label{display:inline;color:var(--soft)}}";
@@ -120,6 +121,13 @@ fn heading(subject: &Subject<'_>, claims: &[Claim], page: &mut String) {
             " What does not is marked and explained below."
         }
     );
+    if let Some((least, most)) = sizes_under_attack(subject.results) {
+        let _ = write!(
+            page,
+            "<p>The paper's claims are about directions. The sizes of errors under attack are {least:.1} \
+             to {most:.1} times the paper's: <a href=\"#differences\">what differs, and why</a>.</p>"
+        );
+    }
     page.push_str(
         "<p>Browsers are about to measure ads without following people: each device keeps what it saw \
          to itself, and gives away encrypted reports that cost <i>privacy budget</i>. A budget for \
@@ -129,25 +137,53 @@ fn heading(subject: &Subject<'_>, claims: &[Claim], page: &mut String) {
          sites and conversion sites, and a <i>cap</i> on the domains of one user action, so that the \
          global budget can be spent only as fast as people really do things.</p>",
     );
+    page.push_str(
+        "<details><summary>Words</summary><p><b>Error</b>: how far the sums of a batch of reports are off, \
+         relative to the sums (RMSRE, the root of the mean squared relative error over buckets); over \
+         batches, the median and the 95th percentile. <b>ε</b> (epsilon): the measure of privacy loss; \
+         every report costs some. <b>Querier</b>: who measures, here a conversion site. <b>Batch</b>: the \
+         reports that a querier sums, ten days of them. <b>Quota</b>: how much of a device's global budget \
+         one site can help spend in a day. <b>Cap</b>: how many sites one user action can involve. \
+         <b>Cookie Monster</b>: the earlier system, with a budget for each querier and no global one. \
+         <b>Blocked</b>: a report of which something was withheld because a budget or quota could not \
+         pay.</p></details>",
+    );
     let at = |system, attacker, x| subject.results.at(Suite::Fig5, system, attacker, x);
-    let tiles: [(&str, Option<&Summary>, &str, &str); 4] = [
+    let alone = at(System::CookieMonster, "none", None);
+    let drained = at(System::GlobalOnly, "random", None);
+    let protected = at(System::BigBird, "random", Some(2.0));
+    let factor = |run: Option<&Summary>| Some(run?.median / alone?.median);
+    let tiles: [(&str, Option<&Summary>, &str, String); 4] = [
         (
             "nobody attacks",
-            at(System::CookieMonster, "none", None),
+            alone,
             "5.2%",
-            "The error of the median honest measurement: noise, mostly.",
+            format!(
+                "The error of the median honest measurement. Noise alone gives {}.",
+                alone.map_or_else(String::new, |run| percent(run.noise))
+            ),
         ),
         (
             "attacked, global budget only",
-            at(System::GlobalOnly, "random", None),
+            drained,
             "48.5%",
-            "Private, but drained: much of what is measured is lost.",
+            match factor(drained) {
+                Some(factor) if factor < 2.0 => {
+                    format!("Private, and {factor:.1} times the error.")
+                }
+                _ => "Private, but drained: much of what is measured is lost.".to_owned(),
+            },
         ),
         (
             "attacked, Big Bird",
-            at(System::BigBird, "random", Some(2.0)),
+            protected,
             "5.5%",
-            "As private, and nearly as good as without an attack.",
+            match factor(protected) {
+                Some(factor) if factor > 1.3 => {
+                    format!("As private, at {factor:.1} times the error.")
+                }
+                _ => "As private, and nearly as good as without an attack.".to_owned(),
+            },
         ),
         (
             "an all-knowing attacker, Big Bird",
@@ -155,7 +191,7 @@ fn heading(subject: &Subject<'_>, claims: &[Claim], page: &mut String) {
                 .results
                 .at(Suite::Fig6a, System::BigBird, "omniscient", Some(2.0)),
             "28.6%",
-            "A worst case: it sees every quota on every device.",
+            "A worst case: it sees every quota on every device.".to_owned(),
         ),
     ];
     page.push_str("<div class=\"tiles\">");
@@ -172,6 +208,18 @@ fn heading(subject: &Subject<'_>, claims: &[Claim], page: &mut String) {
     page.push_str("</div>");
 }
 
+/// How large errors under attack are, as multiples of the paper's: the least and the most.
+fn sizes_under_attack(results: Results<'_>) -> Option<(f64, f64)> {
+    let ratios: Vec<f64> = compared(results)
+        .iter()
+        .filter(|row| row.what.starts_with("random") || row.what.starts_with("omniscient"))
+        .map(|row| row.ours / row.paper)
+        .collect();
+    let least = ratios.iter().copied().min_by(f64::total_cmp)?;
+    let most = ratios.iter().copied().max_by(f64::total_cmp)?;
+    Some((least, most))
+}
+
 fn claims_table(claims: &[Claim], page: &mut String) {
     page.push_str(
         "<h2>What the paper claims, and whether it holds here</h2><div class=\"scroll\"><table \
@@ -180,7 +228,7 @@ fn claims_table(claims: &[Claim], page: &mut String) {
     for claim in claims {
         let why = match claim.holds {
             true => String::new(),
-            false => format!("<br><b>Why:</b> {}", escape(claim.otherwise)),
+            false => format!("<br><b>Why:</b> {}", escape(&claim.otherwise)),
         };
         let figure = match claim.figure {
             "theorem" => "theorem".to_owned(),
@@ -254,11 +302,10 @@ fn comparison(compared: &[Compared], part: &str, page: &mut String) {
             (paper, word.to_owned())
         } else {
             let points = 100.0 * (row.ours - row.paper);
-            let factor = short(row.ours / row.paper);
-            (
-                percent(row.paper),
-                format!("{points:+.1} points ({factor}×)"),
-            )
+            let sign = if points < 0.0 { "−" } else { "+" };
+            let factor = row.ours / row.paper;
+            let difference = format!("{sign}{:.1} points ({factor:.2}×)", points.abs());
+            (percent(row.paper), difference)
         };
         let _ = write!(
             page,
@@ -273,7 +320,7 @@ fn comparison(compared: &[Compared], part: &str, page: &mut String) {
 }
 
 fn differences(subject: &Subject<'_>, page: &mut String) {
-    page.push_str("<h2>What differs from the paper, and why</h2><ul>");
+    page.push_str("<h2 id=\"differences\">What differs from the paper, and why</h2><ul>");
     match subject.preset {
         Some(Preset::Published) => page.push_str(
             "<li><b>The data.</b> The paper's data (CriteoPrivateAd) is not part of this program. The \
@@ -320,12 +367,12 @@ fn consumption(results: Results<'_>, page: &mut String) {
         "<h2>What attackers took, and what they could take at most</h2><p>The resilience theorem \
          bounds what an attacker takes from one global budget by the quotas it uses (i) and by its \
          user actions (ii), and what that does to a sum of reports (iii). Every run checks every \
-         device and every batch; 100% is as much as the theorem allows. Without quotas and cap there \
-         is no such bound.</p><details><summary>All attacked runs</summary><div \
+         device and every batch; 100% is as much as the theorem allows: the bound is met, not exceeded. \
+         Without quotas and cap there are no such bounds, but for (iii) on sums.</p><details><summary>All attacked runs</summary><div \
          class=\"scroll\"><table><tr><th>suite</th><th>system</th><th>attacker</th><th \
-         class=\"n\">varied</th><th class=\"n\">honest ε</th><th class=\"n\">attacker ε</th><th \
-         class=\"n\">(i)</th><th class=\"n\">(ii)</th><th class=\"n\">(iii) drained</th><th \
-         class=\"n\">(iii) query</th><th></th></tr>",
+         class=\"n\">quota, cap, Sybils or rank</th><th class=\"n\">honest ε</th><th class=\"n\">attacker ε</th><th \
+         class=\"n\">(i) by quotas</th><th class=\"n\">(ii) by user actions</th><th \
+         class=\"n\">(iii) budgets drained</th><th class=\"n\">(iii) change of a sum</th><th></th></tr>",
     );
     for run in rows {
         let (honest, attacker) = run.summary.consumed.unwrap_or_default();

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::attack::Strength;
+use crate::metrics::percentile;
 use crate::replay::Blocked;
 use crate::simulate::{LabError, Laboratory};
 use crate::suites::{Planned, Suite, System};
@@ -33,6 +34,8 @@ pub struct Summary {
     pub p95: f64,
     /// The share of reports blocked, by first cause: the mean over batches.
     pub blocked: [f64; Blocked::ALL.len()],
+    /// The median error over batches from noise alone.
+    pub noise: f64,
     /// How many batches there are.
     pub batches: usize,
     /// What each device-epoch paid of its global budget, in epsilons: for honest reports and for the
@@ -55,11 +58,18 @@ impl Summary {
             blocked[cause as usize] = number(&run["blockedShare"][cause.name()])?;
         }
         let consumed = &run["globalConsumed"];
+        let batches = run["batches"].as_array()?;
         Some(Self {
             median: number(&run["median"])?,
             p95: number(&run["p95"])?,
             blocked,
-            batches: run["batches"].as_array()?.len(),
+            noise: percentile(
+                batches
+                    .iter()
+                    .filter_map(|batch| batch["rmsreByNoise"].as_f64()),
+                50.0,
+            )?,
+            batches: batches.len(),
             consumed: number(&consumed["honest"]).zip(number(&consumed["attacker"])),
             held: run["bounds"]["held"].as_bool(),
             reached: ["byQuotas", "byUserActions", "drained", "byQuery"]
@@ -105,7 +115,8 @@ pub enum ReproduceError {
     NoBatches,
 }
 
-/// Makes all runs that are not kept in a folder yet, and keeps them there. `context` names everything
+/// Makes all runs that are not kept in a folder yet, and keeps them there; says how many those were.
+/// `context` names everything
 /// that results depend on besides the run itself: program, workload, options.
 ///
 /// # Errors
@@ -117,7 +128,7 @@ pub fn run_all(
     folder: &Path,
     context: &str,
     progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Vec<Finished>, ReproduceError> {
+) -> Result<(Vec<Finished>, usize), ReproduceError> {
     let kept = Kept {
         folder: folder.to_owned(),
         context: format!("{context} seed {seed}"),
@@ -128,6 +139,7 @@ pub fn run_all(
     let (mut paid, mut paid_now) = (0.0, 0.0);
     let mut finished: Vec<Finished> = Vec::new();
     let runs = planned.len();
+    let mut count = 0;
     for (run, cost) in planned.into_iter().zip(costs) {
         progress(Progress {
             next: Some(&run),
@@ -157,6 +169,7 @@ pub fn run_all(
         paid += cost;
         if made {
             paid_now += cost;
+            count += 1;
         }
         finished.push(Finished {
             planned: run,
@@ -170,7 +183,7 @@ pub fn run_all(
         cost: (total, total),
         paid_now,
     });
-    Ok(finished)
+    Ok((finished, count))
 }
 
 /// What a run costs, in seconds for a million actions: only proportions matter.

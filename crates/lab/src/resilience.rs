@@ -39,8 +39,9 @@ impl Bounds {
         let global = capacity(FilterKind::Global);
         let cap = policy.domain_cap().map(|cap| u64::from(cap.get()));
         let quotas = attack.attacker.quotas(&attack.strength);
-        let drained =
-            |by_quota: u64, cap: u64, global: u64| global.div_ceil((by_quota * cap).max(1));
+        let drained = |by_quota: u64, cap: u64, global: u64| {
+            global.div_ceil(by_quota.saturating_mul(cap).max(1))
+        };
         Self {
             quotas,
             by_quotas: least(
@@ -144,7 +145,9 @@ impl Resilience {
                 .sum();
             let sensitivity = 2 * u64::from(querier.max_value);
             let reports = u64::from(querier.most_of_a_device) * self.touched_by_querier[number];
-            self.by_query = self.by_query.max(share(change, reports * sensitivity));
+            self.by_query = self
+                .by_query
+                .max(share(change, reports.saturating_mul(sensitivity)));
         }
     }
 }
@@ -293,7 +296,8 @@ impl Tally {
             if tally.attacker == 0 {
                 continue;
             }
-            let times = |quota: Option<u64>, count: usize| quota.map(|it| it * count as u64);
+            let times =
+                |quota: Option<u64>, count: usize| quota.map(|it| it.saturating_mul(count as u64));
             let by_quotas = least(
                 times(bounds.impression_site, tally.impression_sites.len()),
                 times(bounds.conversion_site, tally.conversion_sites.len()),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bigbird::{FilterKind, Policy, PolicyError, Profile};
+use bigbird::{Epsilon, EpsilonError, FilterKind, Policy, PolicyError, Profile, Window};
 use thiserror::Error;
 
 use crate::attack::Attack;
@@ -38,6 +38,29 @@ pub enum LabError {
     /// There is no such policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// A conversion looks at more epochs than one request may.
+    #[error("a conversion may look at most {max} epochs back, got {got}", max = Window::MAX_EPOCHS - 1)]
+    Lookback {
+        /// How many were asked for.
+        got: u16,
+    },
+    /// A querier cannot ask with the epsilon that it needs.
+    #[error(
+        "the querier {site} needs epsilon {epsilon} for batches of {batch} with conversions worth up to \
+         {max_value}: {source}"
+    )]
+    Querier {
+        /// Which.
+        site: String,
+        /// Its epsilon.
+        epsilon: f64,
+        /// Its batches.
+        batch: usize,
+        /// The most that one of its conversions is worth.
+        max_value: u32,
+        /// Why not.
+        source: EpsilonError,
+    },
 }
 
 impl<'w> Laboratory<'w> {
@@ -66,7 +89,21 @@ impl<'w> Laboratory<'w> {
     ) -> Result<Self, LabError> {
         let no_limits = Profile::CookieMonster.policy().to_builder();
         let no_limits = no_limits.unlimited(FilterKind::Querier).build()?;
+        if u64::from(lookback_epochs) >= Window::MAX_EPOCHS {
+            return Err(LabError::Lookback {
+                got: lookback_epochs,
+            });
+        }
         let survey = workload.survey(&options)?;
+        for querier in &survey.queriers {
+            Epsilon::new(querier.epsilon()).map_err(|source| LabError::Querier {
+                site: workload.conversion_site_names[querier.site as usize].clone(),
+                epsilon: querier.epsilon(),
+                batch: querier.batch,
+                max_value: querier.max_value,
+                source,
+            })?;
+        }
         let replayed = Replay {
             workload,
             survey: &survey,

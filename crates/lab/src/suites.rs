@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_paper_has_68_runs_and_we_ten_more() {
+    fn the_paper_has_68_runs_and_we_eight_more() {
         let owned = Owned {
             impression_sites: 10,
             conversion_sites: 10,

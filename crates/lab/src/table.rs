@@ -242,7 +242,15 @@ impl FromStr for TimeUnit {
     type Err = UnknownTimeUnit;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let unit = Self::ALL.into_iter().find(|unit| unit.name() == name);
+        let short = |unit: &Self| match unit {
+            Self::Milliseconds => "ms",
+            Self::Seconds => "s",
+            Self::Minutes => "min",
+            Self::Hours => "h",
+            Self::Days => "d",
+        };
+        let mut units = Self::ALL.into_iter();
+        let unit = units.find(|unit| unit.name() == name || short(unit) == name);
         unit.ok_or_else(|| UnknownTimeUnit(name.to_owned()))
     }
 }
@@ -340,6 +348,9 @@ impl Format {
     pub(crate) fn unknown(path: &Path) -> String {
         let formats = "it must end in .csv, .parquet or .pqt";
         match path.extension() {
+            Some(extension) if extension == "gz" || extension == "zip" => {
+                format!("{formats}: decompress it first")
+            }
             Some(extension) => format!("{formats}, not in .{}", extension.display()),
             None => formats.to_owned(),
         }
@@ -430,7 +441,8 @@ impl Reading<'_> {
             let header = csv.header().iter();
             match header.filter(|column| *column == name).count() {
                 0 if number < NEEDED => {
-                    return Err(ReadError::new(path, format!("it has no column `{name}`")));
+                    let found = csv.header().join(", ");
+                    return Err(ReadError::new(path, missing(name, &found)));
                 }
                 0 | 1 => *place = csv.header().iter().position(|column| column == name),
                 count => return Err(cells::several(path, name, count)),
@@ -517,6 +529,15 @@ impl Reading<'_> {
             Refusal::Disk(error) => error,
         }
     }
+}
+
+/// What is said of a column that is not there.
+pub(crate) fn missing(name: &str, found: &str) -> String {
+    let found: String = match found.char_indices().nth(200) {
+        Some((end, _)) => format!("{}…", &found[..end]),
+        None => found.to_owned(),
+    };
+    format!("it has no column `{name}`; it has {found}")
 }
 
 /// Where some columns are among [`FIELDS`].
@@ -615,12 +636,12 @@ impl Interpreter {
         let minute = nanoseconds / MINUTE;
         let minutes = u32::try_from(minute).map_err(|_| {
             let last = u32::MAX;
-            format!("it is {time}, which is minute {minute}, after {last}: set --time-origin")
+            format!("it is {time}, which is minute {minute}, after {last}: set --time-unit or --time-origin")
         })?;
         let epoch = minutes / self.epoch_minutes;
         let epoch = u16::try_from(epoch).map_err(|_| {
             let last = u16::MAX;
-            format!("it is {time}, which is in epoch {epoch}, after {last}: set --time-origin")
+            format!("it is {time}, which is in epoch {epoch}, after {last}: set --time-unit or --time-origin")
         })?;
         Ok((minutes, epoch))
     }

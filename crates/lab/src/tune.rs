@@ -1,8 +1,11 @@
 //! Tuning: the paper's three steps from logs to capacities (section Quota configuration).
 //!
 //! A querier budget is given; what devices do, at a percentile, gives N, M and n; the closed form
-//! gives the other capacities. N, M and n come from cheap statistics that are never too small
-//! ([`Description`]), or exactly from running attribution ([`exact`]).
+//! gives the other capacities. N, M and n come from the paper's cheap statistics of devices
+//! ([`Description`]), or from running attribution ([`exact`]). The statistics of a device bound what it
+//! needs, if each conversion has to do with the one impression that it comes from. Exact counts are over
+//! those devices and epochs alone where something is paid, and every site with an impression that could
+//! get credit pays: they may ask for more.
 
 use bigbird::{Charge, Filter, FilterKind, Policy, PolicyError, Profile, SiteId};
 
@@ -131,7 +134,7 @@ pub fn capacities(querier: f64, estimate: &Estimate, cap: u32) -> Result<Policy,
     Policy::from_workload(querier, &estimate.parameters, cap)
 }
 
-/// Step 2, by statistics that are never too small.
+/// Step 2, by the paper's statistics of devices.
 ///
 /// # Errors
 /// If the share `r` is negative or not finite.

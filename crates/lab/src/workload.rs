@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::disk::{self, Disk};
+use crate::hash::hash;
 use crate::read::ReadError;
 
 /// How many buckets a report has: the paper's evaluation has five.
@@ -194,7 +195,6 @@ pub struct Workload {
 /// A part, and what comes before it.
 #[derive(Debug)]
 struct Placed {
-    first_device: usize,
     first_event: usize,
     part: Stored,
 }
@@ -262,14 +262,10 @@ impl Workload {
     }
 
     fn place(&mut self, devices: usize, events: usize, part: Stored) {
-        let (first_device, first_event) = (self.devices, self.events);
+        let first_event = self.events;
         self.devices += devices;
         self.events += events;
-        self.parts.push(Placed {
-            first_device,
-            first_event,
-            part,
-        });
+        self.parts.push(Placed { first_event, part });
     }
 
     /// How many devices there are.
@@ -307,10 +303,9 @@ impl Workload {
         }
     }
 
-    /// How many devices and how many events come before a part.
-    pub(crate) fn before(&self, number: usize) -> (usize, usize) {
-        let placed = &self.parts[number];
-        (placed.first_device, placed.first_event)
+    /// How many events come before a part.
+    pub(crate) fn before(&self, number: usize) -> usize {
+        self.parts[number].first_event
     }
 
     /// The number of events of each part.
@@ -330,10 +325,18 @@ impl Workload {
         let mut seen = vec![Seen::default(); sites];
         let mut on_device: Vec<u32> = vec![0; sites];
         let mut digest = 0_u64;
+        for name in self
+            .conversion_site_names
+            .iter()
+            .chain(&self.impression_site_names)
+        {
+            digest = absorb(digest, hash(name));
+        }
         for number in 0..self.parts.len() {
             let part = self.part(number)?;
-            let (_, first_event) = self.before(number);
+            let first_event = self.before(number);
             for device in 0..part.devices() {
+                digest = absorb(digest, part.range(device).len() as u64);
                 for at in part.range(device) {
                     let event = part.event(at);
                     digest = mix(digest, &event);
@@ -402,18 +405,20 @@ pub struct Survey {
 }
 
 /// Makes an event part of a digest.
-fn mix(digest: u64, event: &Event) -> u64 {
-    let (kind, _) = event.kind.pack();
+pub(crate) fn mix(digest: u64, event: &Event) -> u64 {
+    let (kind, came_from) = event.kind.pack();
     let words = [
         u64::from(event.minute) << 32 | u64::from(event.row),
         u64::from(event.conversion_site) << 32 | u64::from(kind),
-        u64::from(event.epoch),
+        u64::from(came_from) << 16 | u64::from(event.epoch),
     ];
-    words.into_iter().fold(digest, |digest, word| {
-        (digest ^ word)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29)
-    })
+    words.into_iter().fold(digest, absorb)
+}
+
+fn absorb(digest: u64, word: u64) -> u64 {
+    (digest ^ word)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
 }
 
 /// What is known of a conversion site.
@@ -423,7 +428,7 @@ struct Seen {
     conversions: Vec<(u32, u32, u32)>,
     /// Their values, by place; empty if all are 1.
     values: Vec<(u32, u32)>,
-    days: BTreeSet<u16>,
+    days: BTreeSet<u32>,
     buckets: [u64; BUCKETS],
     most_of_a_device: u32,
 }
@@ -432,7 +437,7 @@ impl Seen {
     fn conversion(&mut self, event: &Event, value: u32, at: usize) {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         self.conversions.push((event.minute, event.row, at));
-        self.days.insert(event.epoch);
+        self.days.insert(event.minute / DAY);
         if value != 1 {
             self.values.push((at, value));
         }

@@ -89,7 +89,9 @@ fn what_is_wrong_is_named() {
     folder.write(IMPRESSIONS, columns);
     let error = folder.error();
     assert!(
-        error.ends_with("20last_impressions.pqt: it has no column `publisher_id`"),
+        error.contains(
+            "20last_impressions.pqt: it has no column `publisher_id`; it has timestamp_min, user_id"
+        ),
         "{error}"
     );
 

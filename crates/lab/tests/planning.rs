@@ -9,7 +9,7 @@ use bigbird_lab::replay::Blocked;
 use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::tune;
-use bigbird_lab::workload::{Noise, QuerierOptions, Workload};
+use bigbird_lab::workload::{Event, Kind, Noise, QuerierOptions, Workload};
 
 fn workload(preset: Preset, seed: u64) -> Workload {
     let population = Population {
@@ -23,7 +23,12 @@ fn workload(preset: Preset, seed: u64) -> Workload {
 #[test]
 fn the_percentile_table_is_the_papers() {
     for (preset, seed) in [(Preset::Published, 1), (Preset::AttackFitted, 2)] {
-        let description = Description::new(&workload(preset, seed), 1).unwrap();
+        let population = Population {
+            preset,
+            scale: 0.1,
+            seed,
+        };
+        let description = Description::new(&population.generate(), 1).unwrap();
         for (percentile, paper) in PERCENTILES.into_iter().zip(OF_PAPER) {
             let here = [
                 &description.conversion_sites_of_device,
@@ -71,7 +76,7 @@ fn a_plan_predicts_what_a_replay_blocks_and_how_wrong_it_is() {
             tau: options.tau,
             noise: Noise::Paper,
             budget: 1.0,
-            reports_of_device: reports_of_devices(&workload, Some(querier.site)).unwrap(),
+            reports_of_device: reports_of_devices(&workload, Some(querier.site), 1).unwrap(),
         };
         let expected = measurement.expect(querier.epsilon(), querier.batch as f64);
         let blocked: u32 = batches
@@ -96,6 +101,121 @@ fn a_plan_predicts_what_a_replay_blocks_and_how_wrong_it_is() {
     );
 }
 
+/// One shop and one newspaper a day, on twenty days: budgets are for a day.
+#[test]
+fn parameters_are_of_an_epoch() {
+    let mut workload = Workload::default();
+    workload.conversion_site_names = (0..20).map(|day| format!("shop{day}")).collect();
+    workload.impression_site_names = (0..20).map(|day| format!("news{day}")).collect();
+    let mut events = Vec::new();
+    for day in 0..20_u16 {
+        let (minute, site) = (u32::from(day) * 1440, u32::from(day));
+        let event = |minute, kind| Event {
+            minute,
+            epoch: day,
+            conversion_site: site,
+            kind,
+            row: minute,
+        };
+        events.push(event(minute, Kind::Impression { site, bucket: 0 }));
+        let conversion = Kind::Conversion {
+            value: 1,
+            came_from: None,
+        };
+        events.push(event(minute + 5, conversion));
+        events.push(event(minute + 6, conversion));
+    }
+    workload.push_device(&mut events);
+    let description = Description::new(&workload, 0).unwrap();
+    let cheap = tune::conservative(&description, 100.0, 0.0)
+        .unwrap()
+        .unwrap();
+    let exact = tune::exact(&workload, 0, 1).unwrap();
+    let exact = exact.parameters(100.0, 0.0).unwrap().unwrap();
+    assert_eq!((cheap.numbers, exact.numbers), ([1, 1, 1], [1, 1, 1]));
+    // Each day has two reports, the first one too; with a longer lookback no more, for there is
+    // nothing to find.
+    for lookback in [0, 1, 5] {
+        let counts = reports_of_devices(&workload, None, lookback).unwrap();
+        assert_eq!(
+            counts.iter().filter(|it| it.1 > 0).collect::<Vec<_>>(),
+            [(2, 20)]
+        );
+    }
+}
+
+#[test]
+fn a_laboratory_refuses_what_it_cannot_ask() {
+    let mut workload = Workload::default();
+    workload.conversion_site_names = vec!["shop".to_owned()];
+    workload.impression_site_names = vec!["news".to_owned()];
+    let conversion = |minute, value| Event {
+        minute,
+        epoch: 0,
+        conversion_site: 0,
+        kind: Kind::Conversion {
+            value,
+            came_from: None,
+        },
+        row: minute,
+    };
+    workload.push_device(&mut [
+        conversion(0, 1),
+        conversion(1, 1),
+        conversion(2, u32::MAX >> 1),
+    ]);
+    let options = QuerierOptions {
+        min_conversions_a_day: 1,
+        min_batch: 1,
+        batch_days: 1,
+        target_error: 1e-6,
+        ..QuerierOptions::default()
+    };
+    let error = Laboratory::new(&workload, options, 1)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("the querier shop needs epsilon "),
+        "{error}"
+    );
+    assert!(
+        error.contains(": epsilon must be in (0, 4294], got "),
+        "{error}"
+    );
+    let error = Laboratory::with_lookback(&workload, options, 4096, 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a conversion may look at most 4095 epochs back, got 4096"
+    );
+}
+
+/// Kept results of another workload must not be used.
+#[test]
+fn a_digest_tells_workloads_apart() {
+    let event = |minute| Event {
+        minute,
+        epoch: 0,
+        conversion_site: 0,
+        kind: Kind::Impression { site: 0, bucket: 0 },
+        row: minute,
+    };
+    let digest = |devices: &[&[u32]], site: &str| {
+        let mut workload = Workload::default();
+        workload.conversion_site_names = vec![site.to_owned()];
+        workload.impression_site_names = vec!["news".to_owned()];
+        for minutes in devices {
+            let mut events: Vec<Event> = minutes.iter().map(|minute| event(*minute)).collect();
+            workload.push_device(&mut events);
+        }
+        workload.survey(&QuerierOptions::default()).unwrap().digest
+    };
+    let first = digest(&[&[1, 2], &[3]], "shop");
+    assert_eq!(first, digest(&[&[1, 2], &[3]], "shop"));
+    assert_ne!(first, digest(&[&[1], &[2, 3]], "shop"));
+    assert_ne!(first, digest(&[&[1, 2], &[3]], "stop"));
+    assert_ne!(first, digest(&[&[1, 2], &[4]], "shop"));
+}
+
 #[test]
 fn capacities_of_a_percentile_serve_it() {
     let workload = workload(Preset::Published, 1);
@@ -108,6 +228,7 @@ fn capacities_of_a_percentile_serve_it() {
         let policy = tune::capacities(1.0, &cheap, 2).unwrap();
         assert!(policy.violations(&cheap.parameters).is_empty());
         let exact = exact.parameters(percentile, 0.0).unwrap().unwrap();
+        // Exact counts of M leave out devices that never convert, and so may be larger.
         let [conversion_sites, _, fan_out] = exact.numbers;
         assert!(
             conversion_sites <= cheap.numbers[0] && fan_out <= cheap.numbers[2],

@@ -108,6 +108,12 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
     assert!(outcome.blocked_share(Blocked::Global).unwrap() > 0.3);
     let (held, _) = median(&quota(2.0), Some(random));
     assert!(held < 1.3 * alone, "{held} and {alone}");
+    let (at_one, _) = median(&quota(1.0), Some(random));
+    assert!(at_one < 1.3 * alone, "{at_one} and {alone}");
+    let (at_three, outcome) = median(&quota(3.0), Some(random));
+    assert!(at_three > held, "{at_three} and {held}");
+    let blocked = |cause| outcome.blocked()[cause as usize];
+    assert!(blocked(Blocked::Global) > blocked(Blocked::Querier));
     let (loose, outcome) = median(&quota(5.0), Some(random));
     assert!(loose > 1.3 * held, "{loose} and {held}");
     let most = Blocked::ALL

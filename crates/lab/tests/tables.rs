@@ -12,6 +12,8 @@ use arrow_array::{
     RecordBatch, StringArray, StringViewArray, TimestampMillisecondArray, UInt8Array,
 };
 use bigbird::Profile;
+use bigbird_lab::attack::attackers::Random;
+use bigbird_lab::attack::{Attack, Strength};
 use bigbird_lab::criteo::read_prepared;
 use bigbird_lab::metrics::Batch;
 use bigbird_lab::simulate::Laboratory;
@@ -78,13 +80,17 @@ fn happenings(workload: &Workload) -> Vec<Vec<String>> {
 
 /// What a run without attack gives, by the name of the querier.
 fn outcome(workload: &Workload) -> Vec<(String, Vec<Batch>)> {
+    outcome_under(workload, None)
+}
+
+fn outcome_under(workload: &Workload, attack: Option<Attack<'_>>) -> Vec<(String, Vec<Batch>)> {
     let options = QuerierOptions {
         min_conversions_a_day: 5,
         min_batch: 100,
         ..QuerierOptions::default()
     };
     let laboratory = Laboratory::new(workload, options, 2).unwrap();
-    let outcome = laboratory.run(&Profile::BigBird.policy(), None).unwrap();
+    let outcome = laboratory.run(&Profile::BigBird.policy(), attack).unwrap();
     let mut of_site: std::collections::BTreeMap<String, Vec<Batch>> = Default::default();
     for batch in &outcome.batches {
         let name = &workload.conversion_site_names[batch.conversion_site as usize];
@@ -121,8 +127,17 @@ fn what_is_written_is_read_again() {
     for name in ["table.csv", "table.parquet"] {
         let path = folder.path().join(name);
         write_table(&workload, &path).unwrap();
+        let attack = Attack {
+            attacker: &Random { share: 0.35 },
+            strength: Strength::of_paper(Some(2)),
+            seed: 1,
+        };
+        let mut attacked = Vec::new();
         for options in ways() {
             let again = read(&path, &options).unwrap();
+            // Where devices are kept, and in which order, does not change what an attacker does.
+            attacked.push(outcome_under(&again, Some(attack)));
+            assert_eq!(attacked.first(), attacked.last(), "{name} {options:?}");
             assert_eq!(again.devices(), workload.devices());
             assert!(happenings(&again) == expected, "{name} {options:?}");
             assert_eq!(outcome(&again), outcome_before, "{name} {options:?}");
@@ -463,12 +478,12 @@ fn what_is_wrong_with_a_row_is_named() {
         (
             "d,94371840,s,,,c,1",
             "column `time`, row 2: it is 94371840, which is in epoch 65536, after 65535: \
-             set --time-origin",
+             set --time-unit or --time-origin",
         ),
         (
             "d,1700000000000,s,,,c,1",
             "column `time`, row 2: it is 1700000000000, which is minute 1700000000000, after \
-             4294967295: set --time-origin",
+             4294967295: set --time-unit or --time-origin",
         ),
         (
             "d,0,s,p,1,click,",
@@ -585,7 +600,10 @@ fn what_is_wrong_with_a_file_is_named() {
         ("\n\n", "it is empty"),
         ("device,\"time", "header: a quote is not closed"),
         (HEADER, "it has no rows"),
-        ("device,time\n1,2\n", "it has no column `conversion_site`"),
+        (
+            "device,time\n1,2\n",
+            "it has no column `conversion_site`; it has device, time",
+        ),
         (
             "device,time,conversion_site,impression_site,bucket,time\n",
             "it has 2 columns `time`",

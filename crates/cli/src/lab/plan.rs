@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bigbird_lab::chart::{Chart, Series, Stroke};
 use bigbird_lab::describe::Counts;
 use bigbird_lab::plan::{Expected, Measurement, reports_of_devices};
-use bigbird_lab::workload::QuerierOptions;
+use bigbird_lab::workload::{Noise, QuerierOptions};
 use serde_json::{Value, json};
 
 use super::source::Source;
@@ -37,14 +37,11 @@ pub(crate) struct Args {
     /// How many buckets
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     buckets: usize,
-    /// The days of conversions that make a batch
-    #[arg(long, value_name = "DAYS", default_value_t = 10.0)]
-    batch_days: f64,
     /// The reports that make a batch, instead of days
     #[arg(long, value_name = "COUNT", conflicts_with = "batch_days")]
     batch: Option<f64>,
-    /// The error to stay within, in percent: which epsilon does it take?
-    #[arg(long, value_name = "PERCENT", conflicts_with = "epsilon")]
+    /// The error to stay within, in percent: which epsilon does it take? [default: 5]
+    #[arg(long, value_name = "PERCENT", conflicts_with = "epsilon", value_parser = percent)]
     target: Option<f64>,
     /// The epsilon of each report: what error does it give?
     #[arg(long)]
@@ -78,11 +75,17 @@ pub(crate) fn run(args: &Args) -> Finished {
     args.check()?;
     let (seed, _) = args.source.one()?;
     let workload = args.source.workload(seed)?;
-    let counts = reports_of_devices(&workload, None)?;
+    let counts = reports_of_devices(&workload, None, args.source.lookback_epochs())?;
+    if counts.total() == 0 {
+        return Err(Failed::because(format!(
+            "{} has no conversion after an impression: there is nothing to count",
+            args.source
+        )));
+    }
     let measurement = args.measurement(counts);
     let batch = args
         .batch
-        .unwrap_or(args.conversions_per_day * args.batch_days);
+        .unwrap_or(args.conversions_per_day * f64::from(args.source.batch_days));
     let answer = args.answer(&measurement, batch);
     let grid = args.grid(&measurement, batch, &answer);
     if let Some(path) = &args.figure {
@@ -101,6 +104,14 @@ pub(crate) fn run(args: &Args) -> Finished {
         tell(args, &measurement, batch, &answer, &grid)?
     };
     Ok((text, true))
+}
+
+/// A number of percent, with or without the sign.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    number
+        .parse()
+        .map_err(|_| "it must be a number of percent, such as 5".to_owned())
 }
 
 /// The answer to what was asked.
@@ -127,7 +138,6 @@ impl Args {
     fn check(&self) -> Result<(), Failed> {
         let positive = [
             ("--conversions-per-day", Some(self.conversions_per_day)),
-            ("--batch-days", Some(self.batch_days)),
             ("--batch", self.batch),
             ("--target", self.target),
             ("--epsilon", self.epsilon),
@@ -173,7 +183,7 @@ impl Args {
     fn measurement(&self, reports_of_device: Counts) -> Measurement {
         #[expect(clippy::cast_precision_loss, reason = "a count of buckets")]
         let equal = || vec![1.0 / self.buckets as f64; self.buckets];
-        let options: QuerierOptions = self.source.options();
+        let options: QuerierOptions = self.source.planned_options();
         Measurement {
             shares: match self.shares.is_empty() {
                 true => equal(),
@@ -207,7 +217,7 @@ impl Args {
         for share in [0.5, 1.0, 2.0, 4.0] {
             for factor in [0.25, 0.5, 1.0, 2.0, 4.0] {
                 let epsilon = (of_answer * factor * 1e6).round().max(1.0) / 1e6;
-                if epsilon <= measurement.budget {
+                if epsilon <= measurement.budget || factor == 1.0 {
                     grid.push(measurement.expect(epsilon, batch * share));
                 }
             }
@@ -320,11 +330,16 @@ fn tell(
     }
     writeln!(
         text,
-        "Noise gives {}; {} of reports are blocked because a device pays at most {} in an epoch, which \
-         gives {}.\n",
+        "Noise of scale {} gives {}. A device pays at most epsilon {} for this advertiser in an epoch (the \
+         least of\nits querier budget, quotas and global budget): {} of reports are blocked, which gives \
+         {}.\n",
+        match measurement.noise {
+            Noise::Paper => "1/epsilon",
+            Noise::Consistent => "2/epsilon",
+        },
         percent(expected.noise),
-        percent(expected.blocked),
         measurement.budget,
+        percent(expected.blocked),
         percent(expected.bias)
     )?;
     let header = [
@@ -335,6 +350,7 @@ fn tell(
         "blocked",
         "by blocking",
         "error",
+        "",
     ];
     let rows = grid.iter().map(|row| {
         vec![
@@ -345,13 +361,18 @@ fn tell(
             percent(row.blocked),
             percent(row.bias),
             percent(row.error),
+            match row.epsilon == expected.epsilon && row.batch == expected.batch {
+                true => "◀".to_owned(),
+                false => String::new(),
+            },
         ]
     });
     let header = header.map(str::to_owned).to_vec();
     writeln!(text, "{}\n", output::table(header, rows))?;
     writeln!(
         text,
-        "How many reports a device makes in an epoch is counted in {}.",
+        "Error: the root of the mean squared relative error of a batch's buckets. How many reports a \
+         device\nmakes in an epoch is counted in {}.",
         args.source
     )?;
     if let Some(path) = &args.figure {

@@ -1,5 +1,6 @@
 //! `bigbird reproduce`: the paper's evaluation, with a report.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::time::Instant;
 
 use bigbird_lab::claims::claims;
 use bigbird_lab::describe::Description;
-use bigbird_lab::figures::figures;
+use bigbird_lab::figures::{NAMES, figures};
 use bigbird_lab::report::{Subject, grouped, report};
 use bigbird_lab::reproduce::{self, Finished, Results, digest};
 use bigbird_lab::suites::{Owned, Suite, plan};
@@ -85,11 +86,17 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
     let planned = plan(&suites, owned)?;
     let runs_folder = args.output.join("runs");
     if args.fresh && runs_folder.exists() {
-        fs::remove_dir_all(&runs_folder).map_err(|error| failed(&runs_folder, &error))?;
+        remove(&runs_folder, |name| {
+            let stem = name
+                .strip_suffix(".json")
+                .or_else(|| name.strip_suffix(".part"));
+            stem.is_some_and(|stem| {
+                stem.len() == 16 && stem.bytes().all(|it| it.is_ascii_hexdigit())
+            })
+        })?;
     }
     let context = format!("{} {}", program(), laboratory.digest());
-    let (mut made, mut all) = (0.0, 0.0);
-    let finished = reproduce::run_all(
+    let (finished, made) = reproduce::run_all(
         &laboratory,
         planned,
         seed,
@@ -101,10 +108,9 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
             let before = done - progress.paid_now;
             let what = progress.next.map_or(String::new(), |next| {
                 format!(
-                    "run {} of {runs}: {}, {}, {} attacker",
+                    "run {} of {runs}: {}, {} attacker",
                     finished + 1,
                     next.suite.name(),
-                    next.system.name(),
                     match next.experiment.attacker() {
                         "none" => "no",
                         name => name,
@@ -112,7 +118,6 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
                 )
             });
             bar.show(done / total, before / total, &what);
-            (made, all) = (progress.paid_now, done);
         },
     )?;
     bar.clear();
@@ -127,6 +132,13 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
         parameters: args.source.parameters(),
         command: command.clone(),
     };
+    remove(&args.output, |name| {
+        let stem = name
+            .strip_suffix(".svg")
+            .or_else(|| name.strip_suffix(".csv"));
+        stem.and_then(|stem| stem.strip_prefix("fig"))
+            .is_some_and(|figure| NAMES.contains(&figure))
+    })?;
     write(&args.output, "report.html", &report(&subject))?;
     for figure in figures(results) {
         let name = |extension: &str| format!("fig{}.{extension}", figure.name);
@@ -135,7 +147,7 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
     }
     let document = results_json(args, &finished, &command);
     write(&args.output, "results.json", &(document.to_string() + "\n"))?;
-    tell(args, &subject, begin.elapsed().as_secs_f64(), made < all)
+    tell(args, &subject, begin.elapsed().as_secs_f64(), made)
 }
 
 fn results_json(args: &Args, finished: &[Finished], command: &str) -> Value {
@@ -167,7 +179,7 @@ fn results_json(args: &Args, finished: &[Finished], command: &str) -> Value {
     })
 }
 
-fn tell(args: &Args, subject: &Subject<'_>, seconds: f64, some_were_kept: bool) -> CommandFinished {
+fn tell(args: &Args, subject: &Subject<'_>, seconds: f64, made: usize) -> CommandFinished {
     let mut text = String::new();
     let description = subject.description;
     writeln!(
@@ -194,15 +206,11 @@ fn tell(args: &Args, subject: &Subject<'_>, seconds: f64, some_were_kept: bool) 
     let holding = claims.iter().filter(|claim| claim.holds).count();
     writeln!(
         text,
-        "\n{holding} of {} claims of the paper hold. {} runs in {}{}.\n\nThe report: {}",
+        "\n{holding} of {} claims of the paper hold. {} runs in {}, of which {made} were made now; the \
+         others were made before, or are shared.\n\nThe report: {}",
         claims.len(),
         subject.results.0.len(),
         time(seconds),
-        if some_were_kept {
-            ", some of them made before or once for several figures"
-        } else {
-            ""
-        },
         args.output.join("report.html").display()
     )?;
     // That a claim does not hold on a workload is a result, not a failure; a broken bound is one.
@@ -234,6 +242,18 @@ fn command() -> String {
         command.push_str(&argument);
     }
     command
+}
+
+/// Removes the files of an earlier report that have certain names, and nothing else.
+fn remove(folder: &Path, is_ours: impl Fn(&str) -> bool) -> Result<(), Failed> {
+    let entries = fs::read_dir(folder).map_err(|error| failed(folder, &error))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        if is_ours(name) && path.is_file() {
+            fs::remove_file(&path).map_err(|error| failed(&path, &error))?;
+        }
+    }
+    Ok(())
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failed> {

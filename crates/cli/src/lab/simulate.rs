@@ -80,11 +80,18 @@ pub(crate) struct Args {
         long,
         value_name = "COUNT",
         value_delimiter = ',',
-        default_value = "25"
+        default_value = "25",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(Strength::MAX_SYBILS))
     )]
     sybils: Vec<u32>,
     /// The rank of the first site that an attacker owns; 1 is the busiest
-    #[arg(long, value_name = "RANK", value_delimiter = ',', default_value = "1")]
+    #[arg(
+        long,
+        value_name = "RANK",
+        value_delimiter = ',',
+        default_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     rank_start: Vec<u32>,
     /// How many sites of each kind it owns [default: 10; of conversion sites, as many of ten as the
     /// scale says]
@@ -155,8 +162,7 @@ pub(crate) fn run(args: &Args) -> Finished {
     let mut workload: Option<Workload> = None;
     let mut runs: Vec<Run> = Vec::new();
     for &seed in seeds {
-        // Files are the same for every seed.
-        let known = workload.take().filter(|_| args.source.preset().is_none());
+        let known = workload.take().filter(|_| !args.source.follows_from_seed());
         let known = match known {
             Some(known) => known,
             None => args.source.workload(seed)?,
@@ -225,7 +231,10 @@ impl Args {
                             policy,
                             attack,
                         };
-                        if !experiments.contains(&experiment) {
+                        let same = |other: &Experiment| {
+                            other.profile == experiment.profile && *other == experiment
+                        };
+                        if !experiments.iter().any(same) {
                             experiments.push(experiment);
                         }
                     }

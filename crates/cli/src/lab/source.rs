@@ -116,6 +116,15 @@ pub(crate) struct Source {
         help_heading = "Measurement"
     )]
     min_batch: usize,
+    /// How many days of conversions make a batch
+    #[arg(
+        long,
+        value_name = "DAYS",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u16).range(1..),
+        help_heading = "Measurement"
+    )]
+    pub(crate) batch_days: u16,
     /// Let attackers hear of visits for conversion sites that do not measure as well; the paper's
     /// evaluation leaves those out
     #[arg(long, help_heading = "Measurement")]
@@ -129,12 +138,17 @@ pub(crate) struct Source {
     )]
     lookback_epochs: u16,
     /// Noise of scale 1/epsilon, as in the paper's figures, or of twice that, as its accounting
-    /// assumes
-    #[arg(long, value_enum, default_value_t, help_heading = "Measurement")]
-    noise: NoiseName,
+    /// assumes [default: paper; for plan, consistent]
+    #[arg(long, value_enum, help_heading = "Measurement")]
+    noise: Option<NoiseName>,
     /// How many threads work; results do not depend on it [default: all cores]
-    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
-    threads: Vec<usize>,
+    #[arg(
+        long,
+        value_name = "COUNT",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    threads: Vec<u16>,
 }
 
 /// Days, from the first to the last.
@@ -213,8 +227,34 @@ impl Source {
         }
     }
 
-    /// Reads or generates the workload; a generated one follows from the seed.
+    /// Reads or generates the workload; a generated one follows from the seed. Says so where its epochs
+    /// are unlikely.
     pub(crate) fn workload(&self, seed: u64) -> Result<Workload, Failed> {
+        let workload = self.read(seed)?;
+        if self.origin() == Origin::Tables {
+            let mut epochs: Option<(u16, u16)> = None;
+            for number in 0..workload.parts() {
+                for event in workload.part(number)?.events() {
+                    let (first, last) = epochs.unwrap_or((event.epoch, event.epoch));
+                    epochs = Some((first.min(event.epoch), last.max(event.epoch)));
+                }
+            }
+            if let Some((first, last)) = epochs
+                && (first == last || last - first > 400)
+            {
+                eprintln!(
+                    "bigbird: note: events lie in {} epochs of {} days: are --time-unit {} and \
+                     --epoch-days right?",
+                    last - first + 1,
+                    self.epoch_days,
+                    self.time_unit.name()
+                );
+            }
+        }
+        Ok(workload)
+    }
+
+    fn read(&self, seed: u64) -> Result<Workload, Failed> {
         let mut bar = Bar::new();
         let mut progress = |progress: Progress| {
             #[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
@@ -266,11 +306,12 @@ impl Source {
     pub(crate) fn options(&self) -> QuerierOptions {
         QuerierOptions {
             min_conversions_a_day: self.min_conversions_per_day,
+            batch_days: usize::from(self.batch_days),
             min_batch: self.min_batch,
             all_visits: self.all_visits,
             noise: match self.noise {
-                NoiseName::Paper => Noise::Paper,
-                NoiseName::Consistent => Noise::Consistent,
+                Some(NoiseName::Consistent) => Noise::Consistent,
+                Some(NoiseName::Paper) | None => Noise::Paper,
             },
             ..QuerierOptions::default()
         }
@@ -279,6 +320,26 @@ impl Source {
     /// How many epochs before its own a conversion looks at.
     pub(crate) fn lookback_epochs(&self) -> u16 {
         self.lookback_epochs
+    }
+
+    /// How queriers measure in a plan: by default with the noise that is accounted for.
+    pub(crate) fn planned_options(&self) -> QuerierOptions {
+        let options = self.options();
+        match self.noise {
+            None => QuerierOptions {
+                noise: Noise::Consistent,
+                ..options
+            },
+            Some(_) => options,
+        }
+    }
+
+    /// What an attacker owns unless it is said, in words.
+    pub(crate) fn owned(&self) -> String {
+        format!(
+            "the 10 busiest impression sites and the {} busiest conversion sites",
+            self.of_ten_sites()
+        )
     }
 
     /// The size of a synthetic population, against the paper's.
@@ -304,13 +365,27 @@ impl Source {
         }
         let complete = |querier: &Querier| querier.reports.len() >= querier.batch;
         if !laboratory.queriers().iter().any(complete) {
+            let busiest = laboratory
+                .queriers()
+                .iter()
+                .max_by_key(|it| it.reports.len());
+            let (reports, batch) = busiest.map_or((0, 0), |it| (it.reports.len(), it.batch));
             return Err(Failed::because(format!(
-                "no querier has conversions for one batch of at least {} reports: the workload must \
-                 be larger, or --min-batch less",
-                options.min_batch
+                "no querier has conversions for one batch: the busiest has {reports}, and a batch is \
+                 {batch}: those of --batch-days {}, and at least --min-batch {}",
+                options.batch_days, options.min_batch
             )));
         }
         Ok(laboratory)
+    }
+
+    /// Whether another seed gives another workload.
+    pub(crate) fn follows_from_seed(&self) -> bool {
+        match self.origin() {
+            Origin::Synthetic => true,
+            Origin::Raw(_) => !self.no_resampling,
+            Origin::Tables | Origin::Prepared(_) => false,
+        }
     }
 
     /// The preset of a synthetic population.
@@ -348,9 +423,9 @@ impl Source {
             ),
             (
                 "noise",
-                match self.noise {
-                    NoiseName::Paper => "scale 1/ε, as in the paper's figures",
-                    NoiseName::Consistent => "scale 2/ε, as the paper's accounting assumes",
+                match options.noise {
+                    Noise::Paper => "scale 1/ε, as in the paper's figures",
+                    Noise::Consistent => "scale 2/ε, as the paper's accounting assumes",
                 }
                 .to_owned(),
             ),
@@ -391,7 +466,7 @@ impl Source {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         match self.threads.is_empty() {
             true => vec![cores()],
-            false => self.threads.clone(),
+            false => self.threads.iter().copied().map(usize::from).collect(),
         }
     }
 
@@ -421,17 +496,18 @@ impl fmt::Display for Source {
                 let paths = self.logs.iter().map(|path| path.display().to_string());
                 f.write_str(&paths.collect::<Vec<_>>().join(", "))
             }
-            (Origin::Synthetic, PresetName::Published) => write!(
-                f,
-                "a synthetic population, {} of the paper's size",
-                self.scale
-            ),
-            (Origin::Synthetic, PresetName::AttackFitted) => write!(
-                f,
-                "a synthetic population, {} of the paper's size, that was fitted to results under \
-                 attack",
-                self.scale
-            ),
+            (Origin::Synthetic, preset) => {
+                let size = match self.scale {
+                    1.0 => "of the paper's size".to_owned(),
+                    0.1 => "a tenth of the paper's size".to_owned(),
+                    scale => format!("{scale} of the paper's size"),
+                };
+                let fitted = match preset {
+                    PresetName::Published => "",
+                    PresetName::AttackFitted => ", that was fitted to results under attack",
+                };
+                write!(f, "a synthetic population, {size}{fitted}")
+            }
         }
     }
 }

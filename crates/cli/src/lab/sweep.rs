@@ -7,6 +7,7 @@ use bigbird::FilterKind;
 use bigbird_lab::chart::{Chart, Series, Stroke};
 use bigbird_lab::experiment::Experiment;
 use bigbird_lab::replay::Blocked;
+use bigbird_lab::report::grouped;
 use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::Outcome;
 use bigbird_lab::workload::Workload;
@@ -38,10 +39,10 @@ impl Run {
         vec![
             ("profile", Some(experiment.profile.to_string())),
             ("attacker", Some(experiment.attacker().to_owned())),
-            ("querier budget", limit(FilterKind::Querier)),
-            ("global budget", limit(FilterKind::Global)),
-            ("impression-site quota", limit(FilterKind::ImpressionSite)),
-            ("conversion-site quota", limit(FilterKind::ConversionSite)),
+            ("querier", limit(FilterKind::Querier)),
+            ("global", limit(FilterKind::Global)),
+            ("imp. quota", limit(FilterKind::ImpressionSite)),
+            ("conv. quota", limit(FilterKind::ConversionSite)),
             ("cap", experiment.cap().map(|it| it.to_string())),
             ("Sybils", strength.map(|it| it.sybils.to_string())),
             ("first rank", strength.map(|it| it.first_rank.to_string())),
@@ -94,8 +95,8 @@ impl<'a> Sweep<'a> {
         writeln!(
             text,
             "{} devices and {} events of {source}; {batches} batches.\n",
-            workload.devices(),
-            workload.len(),
+            grouped(workload.devices() as u64),
+            grouped(workload.len() as u64),
         )?;
         // What is the same in all runs needs no column.
         let same: Vec<String> = (ALWAYS..self.columns())
@@ -135,7 +136,7 @@ impl<'a> Sweep<'a> {
                 .map(|cause| format!("by {}", short_name(*cause))),
         );
         if attacked {
-            header.extend(["attacker took", "bounds"].map(str::to_owned));
+            header.extend(["taken", "bounds"].map(str::to_owned));
         }
         let rows = self
             .runs
@@ -160,10 +161,10 @@ impl<'a> Sweep<'a> {
                         .filter(|_| outcome.resilience.is_some());
                     row.push(took.map_or_else(none, |(_, took)| format!("{took:.2}")));
                     let resilience = outcome.resilience.as_ref();
-                    row.push(match resilience.map(Resilience::hold) {
-                        Some(true) => "hold".to_owned(),
-                        Some(false) => "BROKEN".to_owned(),
-                        None => none(),
+                    row.push(match resilience {
+                        Some(it) if !it.hold() => "BROKEN".to_owned(),
+                        Some(it) if it.bounds.by_quotas.is_some() => "hold".to_owned(),
+                        _ => none(),
                     });
                 }
                 row
@@ -176,8 +177,10 @@ impl<'a> Sweep<'a> {
         if attacked {
             writeln!(
                 text,
-                "Attackers took so much, on average, of the global budgets that anything was taken \
-                 from.\nBounds: whether the resilience theorem held on every device and batch."
+                "Taken: what attackers took, on average, of the global budgets that anything was taken \
+                 from.\nBounds: whether the resilience theorem held on every device and batch; without \
+                 quotas it says nothing.\nUnless told otherwise, attackers own {}.",
+                source.owned()
             )?;
         }
         Ok(text)

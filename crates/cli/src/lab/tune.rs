@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use bigbird::{FilterKind, Policy, Profile};
+use bigbird::{FilterKind, MicroEpsilon, Policy, Profile};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::describe::{Description, Estimate};
 use bigbird_lab::experiment::Experiment;
@@ -21,20 +21,21 @@ use crate::{Failed, Finished, output};
 #[command(after_help = "\
 The paper's three steps: the querier budget is given; what devices do at a percentile gives N conversion
 sites, M impression sites and n conversion sites for each impression site; the closed form gives
-capacities that serve them. Then the workload is replayed under these capacities, and under smaller
-impression-site quotas, without attack and under every attacker, so that you can decide.
+capacities that serve them. Then the workload is replayed under these capacities, under smaller
+impression-site quotas and under twice the global budget, without attack and under every attacker, so
+that you can decide.
 
   bigbird tune logs.parquet --columns device=user,time=ts --time-unit seconds --time-origin 1700000000
   bigbird tune logs.csv --percentile 50,85,99
-  bigbird tune --exact --attackers random,omniscient")]
+  bigbird tune --exact --attacker random,omniscient")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
     /// The percentage of devices to serve; several for a table
     #[arg(long, value_delimiter = ',', default_value = "85")]
     percentile: Vec<f64>,
-    /// Count who really pays, by running attribution, instead of cheap statistics that are never too
-    /// small
+    /// Count which sites really pay, on the devices and in the epochs where anything is paid, by running
+    /// attribution, instead of the paper's statistics of devices
     #[arg(long)]
     exact: bool,
     /// The querier budget, in epsilons
@@ -46,9 +47,9 @@ pub(crate) struct Args {
     /// The domain cap, in sites of a user action
     #[arg(long, value_name = "SITES", default_value_t = 2)]
     cap: u32,
-    /// Attackers to try [default: all]
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    attackers: Vec<String>,
+    /// Attackers to try, or none [default: all]
+    #[arg(long, alias = "attackers", value_name = "NAME", value_delimiter = ',')]
+    attacker: Vec<String>,
     /// Print it as JSON
     #[arg(long)]
     json: bool,
@@ -56,7 +57,7 @@ pub(crate) struct Args {
 
 /// Capacities to choose from.
 struct Choice {
-    /// The percentile they serve, or none for a smaller quota than that.
+    /// The percentile they serve, or none for others around it.
     percentile: Option<f64>,
     estimate: Estimate,
     policy: Policy,
@@ -72,6 +73,10 @@ pub(crate) fn run(args: &Args) -> Finished {
             let why = format!("--percentile must be in [0, 100], got {percentile}");
             return Err(Failed::because(why));
         }
+    }
+    if !(args.querier > 0.0 && args.querier.is_finite()) {
+        let why = format!("--querier must be a number above 0, got {}", args.querier);
+        return Err(Failed::because(why));
     }
     let workload = args.source.workload(seed)?;
     let laboratory = args.source.laboratory(&workload, threads)?;
@@ -103,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Finished {
             policy: policy.clone(),
             outcomes: Vec::new(),
         });
-        for policy in smaller_quotas(&policy)? {
+        for policy in others(&policy)? {
             choices.push(Choice {
                 percentile: None,
                 estimate,
@@ -135,37 +140,61 @@ pub(crate) fn run(args: &Args) -> Finished {
     } else {
         tell(args, &description, &choices, &attackers)?
     };
-    Ok((text, true))
+    let outcomes = choices.iter().flat_map(|choice| &choice.outcomes);
+    let good = outcomes
+        .filter_map(|outcome| outcome.resilience.as_ref())
+        .all(Resilience::hold);
+    Ok((text, good))
 }
 
-/// The same with half the impression-site quota, and half of that, as long as it serves one querier.
-fn smaller_quotas(policy: &Policy) -> Result<Vec<Policy>, Failed> {
-    let mut smaller = Vec::new();
-    let quota = |policy: &Policy| policy.capacities().impression_site.amount();
-    let least = policy.capacities().conversion_site.amount();
-    let Some((mut quota, least)) = quota(policy).zip(least) else {
-        return Ok(smaller);
+/// Capacities around those of the closed form: half the impression-site quota, and half of that, as
+/// long as it serves one querier; and all of these with twice the global budget.
+fn others(policy: &Policy) -> Result<Vec<Policy>, Failed> {
+    let capacities = policy.capacities();
+    let amounts = [
+        capacities.global,
+        capacities.impression_site,
+        capacities.conversion_site,
+    ]
+    .map(bigbird::Capacity::amount);
+    let [Some(global), Some(quota), Some(least)] = amounts else {
+        return Ok(Vec::new());
     };
-    while quota.get() / 2 >= least.get() {
-        quota = bigbird::MicroEpsilon::new(quota.get() / 2);
-        let builder = policy.to_builder().impression_site(quota.to_epsilon());
-        smaller.push(builder.build()?);
+    let mut quotas = vec![quota];
+    while let Some(half) = quotas.last().map(|quota| quota.get() / 2)
+        && half >= least.get().max(1)
+    {
+        quotas.push(MicroEpsilon::new(half));
     }
-    Ok(smaller)
+    let mut others = Vec::new();
+    for global in [global, MicroEpsilon::new(global.get().saturating_mul(2))] {
+        for quota in &quotas {
+            let other = policy
+                .to_builder()
+                .global(global.to_epsilon())
+                .impression_site(quota.to_epsilon())
+                .build()?;
+            if other != *policy {
+                others.push(other);
+            }
+        }
+    }
+    Ok(others)
 }
 
 impl Args {
     fn attackers(&self) -> Result<Vec<&'static dyn Attacker>, Failed> {
-        if self.attackers.is_empty() {
+        if self.attacker.is_empty() {
             return Ok(attackers::ALL.to_vec());
         }
-        self.attackers
+        self.attacker
             .iter()
+            .filter(|name| *name != "none")
             .map(|name| {
                 attackers::by_name(name).ok_or_else(|| {
                     let names = attackers::ALL.map(Attacker::name).join(", ");
                     Failed::because(format!(
-                        "--attackers: there is no attacker `{name}`; there are {names}"
+                        "--attacker: there is no attacker `{name}`; there are none, {names}"
                     ))
                 })
             })
@@ -196,7 +225,7 @@ impl Args {
 
 fn epsilons(policy: &Policy, kind: FilterKind) -> f64 {
     let capacity = policy.capacities().of(kind).amount();
-    capacity.map_or(f64::INFINITY, bigbird::MicroEpsilon::to_epsilon)
+    capacity.map_or(f64::INFINITY, MicroEpsilon::to_epsilon)
 }
 
 fn tuned_json(args: &Args, choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Value {
@@ -254,7 +283,7 @@ fn tell(
         if args.exact {
             ", by running attribution"
         } else {
-            ", by statistics that are never too small"
+            ", by the paper's statistics of devices"
         },
         args.querier,
         args.intermediaries,
@@ -289,37 +318,96 @@ fn tell(
         text,
         "The median error of honest batches to expect, without attack and under each attacker:"
     )?;
-    let mut header = vec![
-        "global budget, impression-site quota".to_owned(),
-        "no attack".to_owned(),
-    ];
-    header.extend(
-        attackers
-            .iter()
-            .map(|attacker| attacker.name().replace('-', " ")),
-    );
-    let rows = choices.iter().map(|choice| {
-        let mut row = vec![format!(
-            "{}, {}{}",
-            epsilons(&choice.policy, FilterKind::Global),
-            epsilons(&choice.policy, FilterKind::ImpressionSite),
-            match choice.percentile {
-                Some(percentile) => format!("  (p{percentile})"),
-                None => String::new(),
-            }
-        )];
-        row.extend(choice.outcomes.iter().map(|outcome| {
-            let median = outcome.error(50.0);
+    let capacities = |choice: &Choice| {
+        let global = epsilons(&choice.policy, FilterKind::Global);
+        let quota = epsilons(&choice.policy, FilterKind::ImpressionSite);
+        let percentile = choice.percentile.map(|it| format!(" (p{it})"));
+        format!("{global}, {quota}{}", percentile.unwrap_or_default())
+    };
+    let mut header = vec!["global budget, impression-site quota".to_owned()];
+    header.extend(choices.iter().map(capacities));
+    let names = std::iter::once("no attack").chain(attackers.iter().map(|it| it.name()));
+    let rows = names.enumerate().map(|(number, name)| {
+        let mut row = vec![name.to_owned()];
+        row.extend(choices.iter().map(|choice| {
+            let median = choice.outcomes[number].error(50.0);
             median.map_or("–".to_owned(), |it| format!("{:.1}%", 100.0 * it))
         }));
         row
     });
     writeln!(text, "{}\n", output::table(header, rows))?;
-    writeln!(
-        text,
-        "A smaller global budget protects people better. A smaller impression-site quota leaves more of\n\
-         it to honest sites under attack, until it blocks them without one. `bigbird simulate` tries any\n\
-         other capacities."
-    )?;
+    writeln!(text, "Attackers own {}.", args.source.owned())?;
+    let broken = |choice: &&Choice| {
+        let mut outcomes = choice
+            .outcomes
+            .iter()
+            .filter_map(|it| it.resilience.as_ref());
+        outcomes.any(|resilience| !resilience.hold())
+    };
+    for choice in choices.iter().filter(broken) {
+        writeln!(
+            text,
+            "Under {} an attacker broke the bounds of the theorem.",
+            capacities(choice)
+        )?;
+    }
+    verdict(choices, attackers, &mut text)?;
     Ok(text)
+}
+
+/// Attackers that a real one can be: none of them knows more than it can, or was let in by its victim.
+const REAL: [&str; 4] = ["random", "naive", "intermediaries", "slow"];
+
+/// Names the most private choice that costs honest sites nothing and holds real attackers.
+fn verdict(
+    choices: &[Choice],
+    attackers: &[&'static dyn Attacker],
+    text: &mut String,
+) -> std::fmt::Result {
+    const COST: f64 = 1.02;
+    const HARM: f64 = 1.3;
+    let tried: Vec<&str> = attackers
+        .iter()
+        .map(|attacker| attacker.name())
+        .filter(|name| REAL.contains(name))
+        .collect();
+    let median = |choice: &Choice, run: usize| choice.outcomes[run].error(50.0).unwrap_or(f64::NAN);
+    let best = choices
+        .iter()
+        .map(|choice| median(choice, 0))
+        .fold(f64::INFINITY, f64::min);
+    if tried.is_empty() || !best.is_finite() {
+        return Ok(());
+    }
+    let worst = |choice: &Choice| {
+        let runs = (1..).zip(attackers);
+        runs.filter(|(_, attacker)| REAL.contains(&attacker.name()))
+            .map(|(run, _)| median(choice, run))
+            .fold(0.0, f64::max)
+    };
+    let good = choices
+        .iter()
+        .filter(|choice| median(choice, 0) <= COST * best && worst(choice) <= HARM * best)
+        .min_by(|one, other| {
+            let global = |choice: &Choice| epsilons(&choice.policy, FilterKind::Global);
+            global(one)
+                .total_cmp(&global(other))
+                .then(worst(one).total_cmp(&worst(other)))
+        });
+    let names = tried.join(", ");
+    match good {
+        Some(choice) => writeln!(
+            text,
+            "\nOf these, a global budget of {} with an impression-site quota of {} is the most private that\n\
+             costs nothing without attack and holds ({names}) within {HARM} times that error.",
+            epsilons(&choice.policy, FilterKind::Global),
+            epsilons(&choice.policy, FilterKind::ImpressionSite),
+        ),
+        None => writeln!(
+            text,
+            "\nNone of these costs nothing without attack and holds ({names}) within {HARM} times that\n\
+             error. A larger global budget is less private; a cap of 1 involves fewer sites: `bigbird\n\
+             simulate` tries both.",
+        ),
+    }
 }

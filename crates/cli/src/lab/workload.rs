@@ -188,8 +188,18 @@ fn tell(
             of_paper(526.0),
         ),
     ];
-    let header = ["", "here", "paper"].map(str::to_owned).to_vec();
-    let rows = rows.map(|(what, here, paper)| vec![what.to_owned(), here, paper]);
+    let mut header = vec![String::new(), "here".to_owned()];
+    if let Some(size) = size {
+        header.push(match size {
+            1.0 => "paper".to_owned(),
+            size => format!("paper × {size}"),
+        });
+    }
+    let rows = rows.map(|(what, here, paper)| {
+        let mut row = vec![what.to_owned(), here];
+        row.extend(size.map(|_| paper));
+        row
+    });
     writeln!(text, "{}\n", output::table(header, rows))?;
     if let Some((first, last)) = description.epochs {
         writeln!(text, "Epochs {first} to {last}.")?;
@@ -249,8 +259,8 @@ fn tell(
     writeln!(text, "{}\n", output::table(header, rows))?;
     writeln!(
         text,
-        "N: unique conversion sites of a converting device. M: unique impression sites of a device.\n\
-         n: unique conversion sites for a device and impression site. The paper's N and n are even at\n\
+        "In each epoch of a device, N: unique conversion sites. M: unique impression sites. n: unique\n\
+         conversion sites for an impression site. The paper's N and n are even at\n\
          every percentile and look doubled, probably by counting clicks and landed clicks apart."
     )?;
     Ok(text)

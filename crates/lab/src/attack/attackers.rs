@@ -251,9 +251,9 @@ impl Attacker for DrainImpressionSite {
         let Some(site) = stage.memory.target else {
             return;
         };
-        let first = stage.earlier_actions() * visits;
+        let first = stage.earlier_actions().wrapping_mul(visits);
         for visit in 0..visits.min(sybils) {
-            let sybil = (first + visit) % sybils;
+            let sybil = first.wrapping_add(visit) % sybils;
             stage.request_of(sybil, site);
         }
     }

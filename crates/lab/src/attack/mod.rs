@@ -124,6 +124,9 @@ pub struct Strength {
 }
 
 impl Strength {
+    /// How many Sybils there can be: more are as many.
+    pub const MAX_SYBILS: u32 = 10_000;
+
     /// As in the paper: the ten busiest sites of each kind, 25 Sybils, and two more visits than the
     /// domain cap lets pass, or 20 if there is none.
     pub fn of_paper(domain_cap: Option<u32>) -> Self {
@@ -190,6 +193,7 @@ const LISTED_NOW: u8 = 4;
 impl Memory {
     /// The Sybils are numbered behind all other sites.
     pub(crate) fn new(sybils: u32, first: SiteId, epsilon: f64, seed: u64) -> Self {
+        let sybils = sybils.clamp(1, Strength::MAX_SYBILS);
         let request = Request {
             querier: first,
             conversion_site: first,
@@ -204,8 +208,10 @@ impl Memory {
             with_impression: Vec::new(),
             epoch: EpochIndex(i64::MIN),
             actions: 0,
-            sybils: (0..sybils).map(|sybil| SiteId(first.0 + sybil)).collect(),
-            home: SiteId(first.0 + sybils),
+            sybils: (0..sybils)
+                .map(|sybil| SiteId(first.0.saturating_add(sybil)))
+                .collect(),
+            home: SiteId(first.0.saturating_add(sybils)),
             target: None,
             query: query.epsilon(epsilon).build().ok(),
             chosen: Vec::new(),
@@ -214,7 +220,7 @@ impl Memory {
         }
     }
 
-    /// Begins with another device. What happens on it depends on the seed and the device alone.
+    /// Begins with another device. What happens on it depends on the seed and what happens on it.
     pub(crate) fn begin(&mut self, device: u64) {
         self.rng = ChaCha8Rng::seed_from_u64(self.seed);
         self.rng.set_stream(device);
@@ -282,9 +288,12 @@ impl std::fmt::Debug for Stage<'_> {
 }
 
 impl Stage<'_> {
-    /// How strong the attacker is.
+    /// How strong the attacker is. It has at least one Sybil.
     pub fn strength(&self) -> Strength {
-        self.strength
+        Strength {
+            sybils: u32::try_from(self.memory.sybils.len()).unwrap_or(1),
+            ..self.strength
+        }
     }
 
     /// The visit that it acts on.
@@ -360,8 +369,12 @@ impl Stage<'_> {
         self.save_on(site, Some(intermediary));
     }
 
-    /// A Sybil asks for a report over the impressions of some Sybils, as large as a querier may.
+    /// A Sybil asks for a report over the impressions of some Sybils, as large as a querier may; of
+    /// none, for nothing.
     pub fn request(&mut self, sybil: u32, impressions_of: &[u32]) {
+        if impressions_of.is_empty() {
+            return;
+        }
         let asking = self.memory.sybils[sybil as usize];
         let Memory { sybils, query, .. } = &mut *self.memory;
         if let Some(query) = query {

@@ -1,0 +1,59 @@
+//! An attacker of your own: `cargo run --release -p bigbird-lab --example attacker`.
+//!
+//! It leads the user to one Sybil at random, and asks for whatever is on the device.
+
+use bigbird::Profile;
+use bigbird_lab::attack::{Attack, Attacker, Quotas, Stage, Strength};
+use bigbird_lab::resilience::Resilience;
+use bigbird_lab::simulate::Laboratory;
+use bigbird_lab::synthetic::{Population, Preset};
+use bigbird_lab::workload::QuerierOptions;
+
+struct Wanderer;
+
+impl Attacker for Wanderer {
+    fn name(&self) -> &'static str {
+        "wanderer"
+    }
+
+    fn quotas(&self, strength: &Strength) -> Quotas {
+        Quotas::of_sybils(strength)
+    }
+
+    fn act(&self, stage: &mut Stage<'_>) {
+        let sybil = stage.random_below(stage.strength().sybils);
+        let known = stage.with_impression().to_vec();
+        stage.save(sybil);
+        stage.request(sybil, &known);
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let population = Population {
+        preset: Preset::Published,
+        scale: 0.1,
+        seed: 1,
+    };
+    let workload = population.generate();
+    let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 2)?;
+    for profile in [Profile::BigBird, Profile::GlobalOnly] {
+        let policy = profile.policy();
+        let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
+        let attack = Attack {
+            attacker: &Wanderer,
+            strength: Strength::of_paper(cap),
+            seed: 1,
+        };
+        let percent = |error: Option<f64>| 100.0 * error.unwrap_or(f64::NAN);
+        let alone = laboratory.run(&policy, None)?;
+        let attacked = laboratory.run(&policy, Some(attack))?;
+        let held = attacked.resilience.as_ref().is_some_and(Resilience::hold);
+        println!(
+            "{profile}: {:.1}% without attack, {:.1}% with; bounds {}",
+            percent(alone.error(50.0)),
+            percent(attacked.error(50.0)),
+            if held { "hold" } else { "are broken" }
+        );
+    }
+    Ok(())
+}
