@@ -106,6 +106,9 @@ pub(crate) fn run(args: &Args) -> Finished {
     Ok((text, true))
 }
 
+/// More conversions than this nobody has.
+const MOST: f64 = 1e12;
+
 /// A number of percent, with or without the sign.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
@@ -151,6 +154,17 @@ impl Args {
                 && !(value > 0.0 && value.is_finite())
             {
                 let why = format!("{name} must be a number above 0, got {value}");
+                return Err(Failed::because(why));
+            }
+        }
+        for (name, count) in [
+            ("--conversions-per-day", Some(self.conversions_per_day)),
+            ("--batch", self.batch),
+        ] {
+            if let Some(count) = count
+                && count > MOST
+            {
+                let why = format!("{name} must be at most {MOST}, got {count}");
                 return Err(Failed::because(why));
             }
         }

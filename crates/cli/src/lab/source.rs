@@ -48,7 +48,12 @@ pub(crate) struct Source {
     #[arg(long, help_heading = "Workload")]
     no_resampling: bool,
     /// What columns of tables are called, such as device=user_id,time=ts
-    #[arg(long, value_name = "COLUMN=NAME,...", help_heading = "Workload")]
+    #[arg(
+        long,
+        requires = "logs",
+        value_name = "COLUMN=NAME,...",
+        help_heading = "Workload"
+    )]
     columns: Option<Columns>,
     /// What times of tables are counted in: milliseconds, seconds, minutes, hours, days
     #[arg(
@@ -61,6 +66,7 @@ pub(crate) struct Source {
     /// The time of tables from which epochs are counted, such as a Unix time
     #[arg(
         long,
+        requires = "logs",
         value_name = "TIME",
         allow_negative_numbers = true,
         help_heading = "Workload"
@@ -75,7 +81,7 @@ pub(crate) struct Source {
     )]
     epoch_days: u16,
     /// Tables have all rows of a device together and in the order of time: less work, and checked
-    #[arg(long, help_heading = "Workload")]
+    #[arg(long, requires = "logs", help_heading = "Workload")]
     sorted: bool,
     /// How many rows of tables are held in memory; more are sorted on disk
     #[arg(
@@ -86,10 +92,10 @@ pub(crate) struct Source {
     )]
     memory_rows: usize,
     /// The size of the synthetic population; 1 is the paper's 1.4 million devices
-    #[arg(long, default_value_t = 0.1, help_heading = "Workload")]
+    #[arg(long, conflicts_with_all = ["logs", "criteo_prepared", "criteo_raw"], default_value_t = 0.1, help_heading = "Workload")]
     scale: f64,
     /// What the synthetic population is fitted to
-    #[arg(long, value_enum, default_value_t, help_heading = "Workload")]
+    #[arg(long, conflicts_with_all = ["logs", "criteo_prepared", "criteo_raw"], value_enum, default_value_t, help_heading = "Workload")]
     preset: PresetName,
     /// What all random choices follow from
     #[arg(
