@@ -454,7 +454,7 @@ impl Seen {
         let values = self.values_in_order(&reports);
         let max_value = values.iter().copied().max().unwrap_or(1);
         let shown: u64 = self.buckets.iter().sum();
-        let batch = (options.batch_days * a_day).max(options.min_batch);
+        let batch = (options.batch_days * a_day).max(options.min_batch).max(1);
         #[expect(clippy::cast_precision_loss, reason = "counts of events")]
         let (shares, worth) = {
             let total: u64 = values.iter().copied().map(u64::from).sum();
