@@ -9,8 +9,8 @@ use bigbird::{Policy, Profile};
 use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
 use bigbird_lab::simulate::Laboratory;
-use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::workload::QuerierOptions;
+use bigbird_lab::workload::synthetic::{Population, Preset};
 
 const RANDOM: Random = Random { share: 0.35 };
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use bigbird_lab::synthetic::{Population, Preset};
-use bigbird_lab::table::{self, TableOptions};
-use bigbird_lab::write::write_table;
+use bigbird_lab::workload::synthetic::{Population, Preset};
+use bigbird_lab::workload::table::{self, TableOptions};
+use bigbird_lab::workload::write::write_table;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -6,8 +6,8 @@ use bigbird::Profile;
 use bigbird_lab::attack::{Attack, Attacker, Quotas, Stage, Strength};
 use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::Laboratory;
-use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::workload::QuerierOptions;
+use bigbird_lab::workload::synthetic::{Population, Preset};
 
 struct Wanderer;
 

@@ -2,7 +2,7 @@
 
 use bigbird::{PolicyError, Workload as Parameters};
 
-use crate::read::ReadError;
+use crate::workload::read::ReadError;
 use crate::workload::{Event, Kind, Workload};
 
 /// The percentiles of the paper's table of workload parameters.

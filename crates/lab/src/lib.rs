@@ -1,11 +1,13 @@
 //! The laboratory: what budgets and quotas cost honest queriers, and what attackers can still do.
 //!
-//! A [`Workload`](workload::Workload) is what a population of devices does: read from the Criteo files
-//! of the paper's evaluation ([`criteo`]) or any tables ([`table`]), or generated ([`synthetic`]); and
-//! it can be written ([`mod@write`]). A
-//! [`Laboratory`](simulate::Laboratory) replays it under a policy, with or without an attacker
-//! ([`attack`]), on the core's own budget manager ([`replay`]), and tells how wrong the sums of
-//! reports become and what blocked them ([`metrics`]).
+//! * A [`Workload`](workload::Workload) is what a population of devices does: read from tables of any
+//!   size or from Criteo's files, or generated.
+//! * A [`Laboratory`](simulate::Laboratory) replays it ([`replay`]) on the core's own budget manager,
+//!   under a policy, with or without an attacker ([`attack`]), and tells how wrong the sums of reports
+//!   become and what blocked them ([`metrics`]), and whether the attacker stayed within the bounds of the
+//!   resilience theorem ([`resilience`]).
+//! * With it the [`paper`]'s evaluation is reproduced; capacities are found for what devices do
+//!   ([`describe`], [`tune`]); and an advertiser's measurement is planned ([`mod@plan`]).
 //!
 //! Devices are independent, so they are shared out among threads; results are the same, byte for
 //! byte, for any number of threads, and for the same seed.
@@ -13,7 +15,7 @@
 //! ```
 //! use bigbird::Profile;
 //! use bigbird_lab::simulate::Laboratory;
-//! use bigbird_lab::synthetic::{Population, Preset};
+//! use bigbird_lab::workload::synthetic::{Population, Preset};
 //! use bigbird_lab::workload::QuerierOptions;
 //!
 //! let population = Population { preset: Preset::Published, scale: 0.001, seed: 1 };
@@ -26,28 +28,14 @@
 //! ```
 
 pub mod attack;
-mod cells;
 pub mod chart;
-pub mod claims;
-pub mod criteo;
-mod csv;
 pub mod describe;
-mod disk;
 pub mod experiment;
-pub mod figures;
-mod gather;
-mod hash;
 pub mod metrics;
+pub mod paper;
 pub mod plan;
-pub mod read;
 pub mod replay;
-pub mod report;
-pub mod reproduce;
 pub mod resilience;
 pub mod simulate;
-pub mod suites;
-pub mod synthetic;
-pub mod table;
 pub mod tune;
 pub mod workload;
-pub mod write;

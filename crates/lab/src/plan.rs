@@ -6,7 +6,7 @@
 //! is counted in a workload.
 
 use crate::describe::Counts;
-use crate::read::ReadError;
+use crate::workload::read::ReadError;
 use crate::workload::{Kind, Noise, Workload, noise_scale};
 
 /// An advertiser that measures its conversions.

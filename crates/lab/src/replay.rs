@@ -11,9 +11,9 @@ use bigbird::{
 };
 
 use crate::attack::{Attack, Audience, Memory, Stage, Visit};
-use crate::read::ReadError;
 use crate::resilience::{Bounds, Resilience, Spent, Tally};
 use crate::tune::{Exact, Payers};
+use crate::workload::read::ReadError;
 use crate::workload::{BUCKETS, Event, Kind, Part, Survey, Workload, mix};
 
 /// Why a report, or a part of it, was blocked: in the order in which causes are named.

@@ -7,9 +7,9 @@ use thiserror::Error;
 
 use crate::attack::Attack;
 use crate::metrics::{self, Batch};
-use crate::read::ReadError;
 use crate::replay::{Blocked, Given, Replay};
 use crate::resilience::{Resilience, Spent};
+use crate::workload::read::ReadError;
 use crate::workload::{Querier, QuerierOptions, Survey, Workload};
 
 /// A workload with what does not depend on a run: its queriers, and what their reports would give

@@ -9,7 +9,7 @@ use bigbird::Profile;
 use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
 use bigbird_lab::replay::Replay;
-use bigbird_lab::synthetic::{Population, Preset};
+use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::{QuerierOptions, Workload};
 
 struct Counting;

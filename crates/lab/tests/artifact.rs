@@ -7,10 +7,10 @@ use std::path::Path;
 
 use bigbird::{FilterKind, Policy, Profile};
 use bigbird_lab::attack::{Attack, Strength, attackers};
-use bigbird_lab::criteo::read_prepared;
 use bigbird_lab::metrics::Batch;
 use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::workload::QuerierOptions;
+use bigbird_lab::workload::criteo::read_prepared;
 use serde_json::Value;
 
 fn policy(run: &Value) -> Policy {

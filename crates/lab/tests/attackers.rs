@@ -6,7 +6,7 @@ use bigbird_lab::attack::attackers::{self, DrainConversionSite, DrainImpressionS
 use bigbird_lab::attack::{Attack, Attacker, Audience, Quotas, Stage, Strength};
 use bigbird_lab::replay::{Blocked, Given, Replay};
 use bigbird_lab::simulate::{Laboratory, Outcome};
-use bigbird_lab::synthetic::{Population, Preset};
+use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::{Event, Kind, QuerierOptions, Survey, Workload};
 
 fn workload() -> Workload {

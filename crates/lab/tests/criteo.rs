@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
-use bigbird_lab::criteo::read_prepared;
+use bigbird_lab::workload::criteo::read_prepared;
 use parquet::arrow::ArrowWriter;
 
 /// A folder that goes away with the test.

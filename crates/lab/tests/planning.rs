@@ -7,8 +7,8 @@ use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
 use bigbird_lab::plan::{Measurement, reports_of_devices};
 use bigbird_lab::replay::Blocked;
 use bigbird_lab::simulate::Laboratory;
-use bigbird_lab::synthetic::{Population, Preset};
 use bigbird_lab::tune;
+use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::{Event, Kind, Noise, QuerierOptions, Workload};
 
 fn workload(preset: Preset, seed: u64) -> Workload {

@@ -8,7 +8,7 @@ use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
 use bigbird_lab::replay::Blocked;
 use bigbird_lab::simulate::{Laboratory, Outcome};
-use bigbird_lab::synthetic::{Population, Preset};
+use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::{Kind, QuerierOptions, Workload};
 
 fn workload() -> Workload {

@@ -14,13 +14,13 @@ use arrow_array::{
 use bigbird::Profile;
 use bigbird_lab::attack::attackers::Random;
 use bigbird_lab::attack::{Attack, Strength};
-use bigbird_lab::criteo::read_prepared;
 use bigbird_lab::metrics::Batch;
 use bigbird_lab::simulate::Laboratory;
-use bigbird_lab::synthetic::{Population, Preset};
-use bigbird_lab::table::{self, Columns, TableOptions, TimeUnit};
+use bigbird_lab::workload::criteo::read_prepared;
+use bigbird_lab::workload::synthetic::{Population, Preset};
+use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
+use bigbird_lab::workload::write::{write_prepared, write_table};
 use bigbird_lab::workload::{Event, Kind, Part, QuerierOptions, Workload};
-use bigbird_lab::write::{write_prepared, write_table};
 use parquet::arrow::ArrowWriter;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
@@ -616,7 +616,8 @@ fn what_is_wrong_with_a_file_is_named() {
     renamed.columns.set("time=when").unwrap();
     assert_eq!(
         rows(&["d,0,s,,,c,1"]).error(&renamed),
-        "t.csv: it has no column `when`"
+        "t.csv: it has no column `when`; it has device, time, conversion_site, impression_site, \
+         bucket, kind, value"
     );
 
     let empty = columns()
@@ -630,7 +631,8 @@ fn what_is_wrong_with_a_file_is_named() {
     missing.remove(4);
     assert_eq!(
         Table::parquet(missing).error(&options),
-        "t.parquet: it has no column `bucket`"
+        "t.parquet: it has no column `bucket`; it has device, time, conversion_site, impression_site, \
+         kind, value"
     );
     let types: [(usize, ArrayRef, &str); 5] = [
         (

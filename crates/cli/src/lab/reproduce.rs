@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bigbird_lab::claims::claims;
 use bigbird_lab::describe::Description;
-use bigbird_lab::figures::{NAMES, figures};
-use bigbird_lab::report::{Subject, grouped, report};
-use bigbird_lab::reproduce::{self, Finished, Results, digest};
-use bigbird_lab::suites::{Owned, Suite, plan};
+use bigbird_lab::paper::claims::claims;
+use bigbird_lab::paper::figures::{NAMES, figures};
+use bigbird_lab::paper::report::{Subject, grouped, report};
+use bigbird_lab::paper::reproduce::{self, Finished, Results, digest};
+use bigbird_lab::paper::suites::{Owned, Suite, plan};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 

@@ -7,12 +7,12 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use bigbird_lab::criteo::{self, RawOptions};
-use bigbird_lab::read::{Progress, ReadError};
-use bigbird_lab::report::grouped;
+use bigbird_lab::paper::report::grouped;
 use bigbird_lab::simulate::Laboratory;
-use bigbird_lab::synthetic::{Population, Preset};
-use bigbird_lab::table::{self, Columns, TableOptions, TimeUnit};
+use bigbird_lab::workload::criteo::{self, RawOptions};
+use bigbird_lab::workload::read::{Progress, ReadError};
+use bigbird_lab::workload::synthetic::{Population, Preset};
+use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
 use bigbird_lab::workload::{DAY, Noise, Querier, QuerierOptions, Workload};
 use clap::ValueEnum;
 

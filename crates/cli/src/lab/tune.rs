@@ -7,7 +7,7 @@ use bigbird::{FilterKind, MicroEpsilon, Policy, Profile};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::describe::{Description, Estimate};
 use bigbird_lab::experiment::Experiment;
-use bigbird_lab::report::grouped;
+use bigbird_lab::paper::report::grouped;
 use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::{Laboratory, Outcome};
 use bigbird_lab::tune;

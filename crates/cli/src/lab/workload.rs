@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
-use bigbird_lab::report::grouped;
+use bigbird_lab::paper::report::grouped;
+use bigbird_lab::workload::write;
 use bigbird_lab::workload::{QuerierOptions, Workload};
-use bigbird_lab::write;
 use serde_json::{Value, json};
 
 use super::source::Source;

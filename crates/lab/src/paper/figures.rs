@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 use crate::chart::{Chart, Series, Stroke};
+use crate::paper::reproduce::{Finished, Results, Summary};
+use crate::paper::suites::{
+    CAPS, QUOTAS, RANKS_OF_ARTIFACT, RANKS_OF_LABEL, SYBILS, Suite, System,
+};
 use crate::replay::Blocked;
-use crate::reproduce::{Finished, Results, Summary};
-use crate::suites::{CAPS, QUOTAS, RANKS_OF_ARTIFACT, RANKS_OF_LABEL, SYBILS, Suite, System};
 
 /// A figure: its name, such as `5a`, the chart, and its numbers.
 #[derive(Debug, Clone)]

@@ -1,9 +1,9 @@
 //! What the paper claims, and whether it holds here: each claim with our number and the paper's.
 
 use crate::chart::short;
+use crate::paper::reproduce::{Results, Summary};
+use crate::paper::suites::{QUOTAS, Suite, System};
 use crate::replay::Blocked;
-use crate::reproduce::{Results, Summary};
-use crate::suites::{QUOTAS, Suite, System};
 
 /// A claim of the paper.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,9 +10,9 @@ use thiserror::Error;
 
 use crate::attack::Strength;
 use crate::metrics::percentile;
+use crate::paper::suites::{Planned, Suite, System};
 use crate::replay::Blocked;
 use crate::simulate::{LabError, Laboratory};
-use crate::suites::{Planned, Suite, System};
 
 /// A run of a figure, and what came of it.
 #[derive(Debug, Clone)]

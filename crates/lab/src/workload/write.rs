@@ -12,9 +12,9 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use thiserror::Error;
 
-use crate::criteo;
-use crate::read::ReadError;
-use crate::table::{Columns, Format};
+use crate::workload::criteo;
+use crate::workload::read::ReadError;
+use crate::workload::table::{Columns, Format};
 use crate::workload::{Event, Kind, Workload};
 
 /// Why a workload cannot be written.
@@ -42,7 +42,7 @@ impl WriteError {
     }
 }
 
-/// Writes a table that [`table::read`](crate::table::read) reads with its default options, as CSV or
+/// Writes a table that [`table::read`](crate::workload::table::read) reads with its default options, as CSV or
 /// Parquet by the end of its name: time in minutes, devices by their number from 1 on, and sorted.
 ///
 /// Epochs are not written; they follow from minutes when the table is read. The column `order` is

@@ -21,8 +21,8 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::errors::ParquetError;
 
-use crate::read::ReadError;
-use crate::table::missing;
+use crate::workload::read::ReadError;
+use crate::workload::table::missing;
 
 /// A cell of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,12 +1,27 @@
-//! Workloads: what the devices of a population do, in columns.
+//! Workloads: what the devices of a population do, in columns, by device and time.
+//!
+//! They come from tables in CSV or Parquet ([`table`]), from Criteo's files ([`criteo`]) or from a
+//! generator ([`synthetic`]), and can be written again ([`mod@write`]). Parts that do not fit into memory
+//! stay on disk.
+
+mod cells;
+pub mod criteo;
+mod csv;
+mod disk;
+mod gather;
+mod hash;
+pub mod read;
+pub mod synthetic;
+pub mod table;
+pub mod write;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::disk::{self, Disk};
-use crate::hash::hash;
-use crate::read::ReadError;
+use disk::Disk;
+use hash::hash;
+use read::ReadError;
 
 /// How many buckets a report has: the paper's evaluation has five.
 pub const BUCKETS: usize = 5;

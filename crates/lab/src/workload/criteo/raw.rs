@@ -7,12 +7,12 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
 use super::bucket;
-use crate::cells::{Cell, Column, Holds, ParquetFile, quoted};
-use crate::csv::Csv;
-use crate::gather::{Field, Gather, GatherOptions, Refusal, Row, RowKind};
-use crate::hash::{FixedMap, FixedSet, wide_hash};
-use crate::read::{Progress, ReadError};
-use crate::table::{MEMORY_ROWS, in_folder};
+use crate::workload::cells::{Cell, Column, Holds, ParquetFile, quoted};
+use crate::workload::csv::Csv;
+use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, Row, RowKind};
+use crate::workload::hash::{FixedMap, FixedSet, wide_hash};
+use crate::workload::read::{Progress, ReadError};
+use crate::workload::table::{MEMORY_ROWS, in_folder};
 use crate::workload::{DAY, Workload};
 
 /// What is taken of the published files.

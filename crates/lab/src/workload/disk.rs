@@ -12,8 +12,8 @@ use arrow_ipc::reader::FileReader;
 use arrow_ipc::writer::FileWriter;
 use tempfile::TempDir;
 
-use crate::read::ReadError;
 use crate::workload::Part;
+use crate::workload::read::ReadError;
 
 /// A temporary folder.
 #[derive(Debug)]

@@ -23,10 +23,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::cells::{self, Cell, EMPTY, Holds, ParquetFile, quoted};
-use crate::csv::Csv;
-use crate::gather::{Field, Gather, GatherOptions, Refusal, Row, RowKind};
-use crate::read::{Progress, ReadError};
+use crate::workload::cells::{self, Cell, EMPTY, Holds, ParquetFile, quoted};
+use crate::workload::csv::Csv;
+use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, Row, RowKind};
+use crate::workload::read::{Progress, ReadError};
 use crate::workload::{BUCKETS, DAY, Kind, Workload};
 
 /// How tables are read.

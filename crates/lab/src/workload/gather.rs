@@ -17,9 +17,9 @@ use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::ArrowError;
 
-use crate::disk::Disk;
-use crate::hash::{FixedMap, FixedSet, hash, wide_hash};
-use crate::read::ReadError;
+use crate::workload::disk::Disk;
+use crate::workload::hash::{FixedMap, FixedSet, hash, wide_hash};
+use crate::workload::read::ReadError;
 use crate::workload::{Event, Kind, Part, Workload};
 
 /// A row of a table, understood.

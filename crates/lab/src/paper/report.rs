@@ -4,12 +4,12 @@
 use std::fmt::Write as _;
 
 use crate::chart::{STYLE, escape, short};
-use crate::claims::{Claim, Compared, claims, compared, percent};
 use crate::describe::{Description, OF_PAPER, PERCENTILES};
-use crate::figures::{Figure, figures};
-use crate::reproduce::{Results, Summary};
-use crate::suites::{Suite, System};
-use crate::synthetic::Preset;
+use crate::paper::claims::{Claim, Compared, claims, compared, percent};
+use crate::paper::figures::{Figure, figures};
+use crate::paper::reproduce::{Results, Summary};
+use crate::paper::suites::{Suite, System};
+use crate::workload::synthetic::Preset;
 
 /// What a report is about.
 #[derive(Debug, Clone)]

@@ -5,10 +5,10 @@ mod raw;
 
 use std::path::Path;
 
-use crate::cells::{EMPTY, Holds, ParquetFile};
-use crate::gather::{Held, group};
-use crate::hash::FixedMap;
-use crate::read::ReadError;
+use crate::workload::cells::{EMPTY, Holds, ParquetFile};
+use crate::workload::gather::{Held, group};
+use crate::workload::hash::FixedMap;
+use crate::workload::read::ReadError;
 use crate::workload::{Event, Kind, Workload};
 
 pub use raw::{RawOptions, read_raw};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 
-use crate::cells::Cell;
-use crate::read::ReadError;
+use crate::workload::cells::Cell;
+use crate::workload::read::ReadError;
 
 /// A CSV file that is being read.
 pub(crate) struct Csv {
