@@ -107,15 +107,12 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
             let (runs, finished) = progress.runs;
             let before = done - progress.paid_now;
             let what = progress.next.map_or(String::new(), |next| {
-                format!(
-                    "run {} of {runs}: {}, {} attacker",
-                    finished + 1,
-                    next.suite.name(),
-                    match next.experiment.attacker() {
-                        "none" => "no",
-                        name => name,
-                    }
-                )
+                let attacker = match next.experiment.attacker() {
+                    "none" => "no attack",
+                    name => name,
+                };
+                let suite = next.suite.name();
+                format!("run {} of {runs}: {suite}, {attacker}", finished + 1)
             });
             bar.show(done / total, before / total, &what);
         },
