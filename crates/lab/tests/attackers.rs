@@ -119,6 +119,35 @@ fn an_attacker_that_uses_more_quotas_than_it_states_is_noticed() {
 }
 
 #[test]
+fn attackers_hear_of_queriers_visits_unless_of_all() {
+    let (workload, options) = fewer_devices();
+    let policy = Profile::BigBird.policy();
+    let touched = |options| {
+        let laboratory = Laboratory::new(&workload, options, 2).unwrap();
+        let outcome = laboratory
+            .run(&policy, Some(attack(&Omniscient, &policy)))
+            .unwrap();
+        outcome.resilience.as_ref().unwrap().touched
+    };
+    let all = QuerierOptions {
+        all_visits: true,
+        ..options
+    };
+    let (few, many) = (touched(options), touched(all));
+    assert!(few < many, "{few} and {many}");
+    let heard = |options: &QuerierOptions| -> u64 {
+        workload.survey(options).unwrap().impressions.iter().sum()
+    };
+    assert!(heard(&options) < heard(&all));
+    // With nobody who measures there is nothing to hear of.
+    let nobody = QuerierOptions {
+        min_conversions_a_day: 1_000_000,
+        ..options
+    };
+    assert_eq!((heard(&nobody), touched(nobody)), (0, 0));
+}
+
+#[test]
 fn bursts_drain_a_global_budget_and_big_bird_holds_them() {
     let workload = workload();
     let laboratory = Laboratory::new(&workload, options(), 2).unwrap();

@@ -144,6 +144,105 @@ fn parameters_are_of_an_epoch() {
     }
 }
 
+/// An ad for each of two shops on one day; one converts that day, the other on the next.
+#[test]
+fn parameters_reach_as_far_as_conversions_look_back() {
+    let mut workload = Workload::default();
+    workload.conversion_site_names = vec!["early".to_owned(), "late".to_owned()];
+    workload.impression_site_names = vec!["news".to_owned()];
+    let event = |minute, conversion_site, kind| Event {
+        minute,
+        epoch: u16::try_from(minute / 1440).unwrap(),
+        conversion_site,
+        kind,
+        row: minute,
+    };
+    let impression = Kind::Impression { site: 0, bucket: 0 };
+    let conversion = Kind::Conversion {
+        value: 1,
+        came_from: Some(0),
+    };
+    workload.push_device(&mut [
+        event(0, 0, impression),
+        event(1, 1, impression),
+        event(5, 0, conversion),
+        event(1445, 1, conversion),
+    ]);
+    for (lookback, expected) in [(0, [1, 1, 1]), (1, [2, 1, 2])] {
+        let description = Description::new(&workload, lookback).unwrap();
+        let cheap = tune::conservative(&description, 100.0, 0.0)
+            .unwrap()
+            .unwrap();
+        let exact = tune::exact(&workload, lookback, 1).unwrap();
+        let exact = exact.parameters(100.0, 0.0).unwrap().unwrap();
+        assert_eq!(
+            (cheap.numbers, exact.numbers),
+            (expected, expected),
+            "{lookback}"
+        );
+    }
+}
+
+/// Conversions are worth 1 to 4: sums, noise and epsilons are of what they are worth.
+#[test]
+fn sums_are_of_values() {
+    let mut workload = Workload::default();
+    workload.conversion_site_names = vec!["shop".to_owned()];
+    workload.impression_site_names = vec!["news".to_owned()];
+    let mut sums = [0; 5];
+    for device in 0..100_u32 {
+        let (bucket, value) = (device % 5, device % 4 + 1);
+        sums[bucket as usize] += u64::from(value);
+        let event = |minute, kind| Event {
+            minute,
+            epoch: 0,
+            conversion_site: 0,
+            kind,
+            row: 2 * device,
+        };
+        let bucket = u8::try_from(bucket).unwrap();
+        workload.push_device(&mut [
+            event(device, Kind::Impression { site: 0, bucket }),
+            event(
+                device + 1,
+                Kind::Conversion {
+                    value,
+                    came_from: None,
+                },
+            ),
+        ]);
+    }
+    let options = QuerierOptions {
+        min_conversions_a_day: 1,
+        batch_days: 1,
+        min_batch: 100,
+        ..QuerierOptions::default()
+    };
+    let laboratory = Laboratory::new(&workload, options, 1).unwrap();
+    let plenty = Profile::CookieMonster
+        .policy()
+        .to_builder()
+        .querier(100.0)
+        .build()
+        .unwrap();
+    let outcome = laboratory.run(&plenty, None).unwrap();
+    let [batch] = outcome.batches.as_slice() else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!((batch.full, batch.kept), (sums, sums));
+    // A sum of 250 in five buckets of a fifth each, with an error of 5% from noise.
+    let noise_scale = 0.05 * 250.0 / (2.0_f64 * 25.0).sqrt();
+    assert!((batch.noise_scale / noise_scale - 1.0).abs() < 1e-12);
+    assert!((batch.epsilon - 4.0 / noise_scale).abs() < 1e-12);
+    assert!((batch.rmsre / 0.05 - 1.0).abs() < 0.1, "{}", batch.rmsre);
+    // A conversion of less costs less: a budget of half an epsilon pays for those worth 2.
+    let half = Profile::CookieMonster.policy().to_builder();
+    let half = half.querier(batch.epsilon / 2.0 + 1e-5).build().unwrap();
+    let outcome = laboratory.run(&half, None).unwrap();
+    let kept: u64 = outcome.batches[0].kept.iter().sum();
+    assert_eq!(kept, 25 + 2 * 25);
+}
+
 #[test]
 fn a_laboratory_refuses_what_it_cannot_ask() {
     let mut workload = Workload::default();
