@@ -3,7 +3,7 @@
 //! It leads the user to one Sybil at random, and asks for whatever is on the device.
 
 use bigbird::Profile;
-use bigbird_lab::attack::{Attack, Attacker, Quotas, Stage, Strength};
+use bigbird_lab::attack::{Attack, Attacker, Stage, Strength};
 use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::workload::QuerierOptions;
@@ -14,10 +14,6 @@ struct Wanderer;
 impl Attacker for Wanderer {
     fn name(&self) -> &'static str {
         "wanderer"
-    }
-
-    fn quotas(&self, strength: &Strength) -> Quotas {
-        Quotas::of_sybils(strength)
     }
 
     fn act(&self, stage: &mut Stage<'_>) {

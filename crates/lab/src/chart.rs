@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use crate::text::{escape, short};
+
 /// How a chart looks on its own, and in the report.
 pub const STYLE: &str = "\
 .chart{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;--ink:#1f2328;--soft:#59636e;\
@@ -404,29 +406,6 @@ fn nice_step(highest: f64) -> f64 {
         .into_iter()
         .find(|step| rough <= step * power);
     step.unwrap_or(10.0) * power
-}
-
-/// A number with as many digits as a reader wants.
-pub(crate) fn short(number: f64) -> String {
-    let digits = match number.abs() {
-        size if size >= 100.0 => 0,
-        size if size >= 10.0 => 1,
-        size if size >= 0.1 || size == 0.0 => 2,
-        _ => 4,
-    };
-    let text = format!("{number:.digits$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
-}
-
-/// Text as it may stand in SVG and HTML.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 #[cfg(test)]

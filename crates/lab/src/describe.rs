@@ -33,8 +33,6 @@ pub struct Description {
     pub impressions: u64,
     /// How many conversions.
     pub conversions: u64,
-    /// The first and the last epoch in which something happens.
-    pub epochs: Option<(u16, u16)>,
     /// How many impression sites have an impression.
     pub impression_sites: usize,
     /// How many conversion sites have an impression or a conversion.
@@ -160,6 +158,23 @@ impl Description {
     }
 }
 
+impl Description {
+    /// The counts of N, M and n.
+    pub(crate) fn parameters(&self) -> [&Counts; 3] {
+        [
+            &self.conversion_sites_of_device,
+            &self.impression_sites_of_device,
+            &self.fan_out,
+        ]
+    }
+
+    /// N, M and n at a percentile; 0 where nothing was counted.
+    pub fn at(&self, percentile: f64) -> [u32; 3] {
+        self.parameters()
+            .map(|counts| counts.percentile(percentile).unwrap_or(0))
+    }
+}
+
 /// Workload parameters: N, M and n, and the same for the closed form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
@@ -228,8 +243,6 @@ impl Looked {
         self.conversions.clear();
         let description = &mut self.description;
         for event in events {
-            let (first, last) = description.epochs.unwrap_or((event.epoch, event.epoch));
-            description.epochs = Some((first.min(event.epoch), last.max(event.epoch)));
             let conversion_site = event.conversion_site;
             match event.kind {
                 Kind::Impression { site, .. } => {

@@ -37,5 +37,6 @@ pub mod plan;
 pub mod replay;
 pub mod resilience;
 pub mod simulate;
+pub mod text;
 pub mod tune;
 pub mod workload;

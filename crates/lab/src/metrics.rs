@@ -1,7 +1,7 @@
 //! Metrics: how wrong the sums of reports are, and why.
 
 use crate::replay::{Blocked, Given};
-use crate::workload::{BUCKETS, Noise, Querier, QuerierOptions};
+use crate::workload::{BUCKETS, Querier, QuerierOptions};
 
 /// The sum of a batch of reports of one querier.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,13 +100,11 @@ fn batch(
             blocked[cause as usize] += 1;
         }
     }
-    let scale = match options.noise {
-        Noise::Paper => querier.noise_scale,
-        Noise::Consistent => 2.0 * querier.noise_scale,
-    };
+    let scale = options.noise.factor() * querier.noise_scale;
+    #[expect(clippy::cast_precision_loss, reason = "sums of values")]
+    let floor = options.tau * reports.worth() as f64;
     #[expect(clippy::cast_precision_loss, reason = "sums of values")]
     let error = |variance: f64, biased: bool| {
-        let floor = options.tau * reports.worth() as f64;
         let squares: f64 = full
             .iter()
             .zip(kept_sum)

@@ -44,14 +44,9 @@ pub struct Expected {
 impl Measurement {
     /// What to expect of batches of so many reports, each of which costs `epsilon`.
     pub fn expect(&self, epsilon: f64, batch: f64) -> Expected {
-        let target = 1.0;
-        // noise_scale() gives the scale for a wanted error; the error of a scale is its inverse.
-        let for_all = noise_scale(batch, &self.shares, target, self.tau);
-        let scale = match self.noise {
-            Noise::Paper => 1.0 / epsilon,
-            Noise::Consistent => 2.0 / epsilon,
-        };
-        let noise = scale / for_all;
+        // The error is proportional to the scale.
+        let scale_of_error_one = noise_scale(batch, &self.shares, 1.0, self.tau);
+        let noise = self.noise.factor() / epsilon / scale_of_error_one;
         let blocked = self.blocked(epsilon);
         let bias = blocked * self.relative();
         Expected {

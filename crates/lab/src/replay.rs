@@ -414,7 +414,6 @@ impl<'a> Worker<'a> {
             Kind::Conversion { .. } => Visit::Conversion { conversion_site },
         };
         if let Some((attack, _, memory)) = &mut self.attack {
-            self.tally.action();
             attack.attacker.act(&mut Stage {
                 device: &mut self.device,
                 workspace: &mut self.workspace,
@@ -427,7 +426,7 @@ impl<'a> Worker<'a> {
                 user_action: UserAction(ATTACK + place),
                 visit,
             });
-            memory.acted();
+            self.tally.action();
         }
     }
 

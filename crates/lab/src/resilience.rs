@@ -169,14 +169,14 @@ fn share(taken: u64, bound: u64) -> f64 {
 pub(crate) struct Tally {
     /// Sites from here on are the attacker's.
     first_own_site: Option<SiteId>,
-    epochs: Vec<EpochTally>,
+    /// By epoch; those from `used` on are kept for their buffers.
+    epochs: Vec<(EpochIndex, EpochTally)>,
     used: usize,
-    actions: u64,
+    actions: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct EpochTally {
-    epoch: EpochIndex,
     honest: u64,
     attacker: u64,
     /// Whether the attacker took something from a filter that honest sites need.
@@ -186,6 +186,24 @@ struct EpochTally {
     /// How many user actions took something, and the last of them.
     actions: u64,
     last_action: Option<UserAction>,
+}
+
+impl EpochTally {
+    /// Begins anew, in the same buffers.
+    fn clear(&mut self) {
+        let Self {
+            mut impression_sites,
+            mut conversion_sites,
+            ..
+        } = std::mem::take(self);
+        impression_sites.clear();
+        conversion_sites.clear();
+        *self = Self {
+            impression_sites,
+            conversion_sites,
+            ..Self::default()
+        };
+    }
 }
 
 impl Tally {
@@ -202,9 +220,14 @@ impl Tally {
         self.actions = 0;
     }
 
-    /// The attacker got a user action.
+    /// A user action of the attacker's ends.
     pub(crate) fn action(&mut self) {
         self.actions += 1;
+    }
+
+    /// How many user actions the attacker had.
+    pub(crate) fn actions(&self) -> u32 {
+        self.actions
     }
 
     /// An honest report was paid for.
@@ -245,40 +268,24 @@ impl Tally {
     }
 
     fn epoch(&mut self, epoch: EpochIndex) -> &mut EpochTally {
-        let found = self.epochs[..self.used]
-            .iter()
-            .position(|it| it.epoch == epoch);
-        let at = found.unwrap_or_else(|| {
-            if self.used == self.epochs.len() {
-                self.epochs.push(EpochTally {
-                    epoch,
-                    honest: 0,
-                    attacker: 0,
-                    touched: false,
-                    impression_sites: Vec::new(),
-                    conversion_sites: Vec::new(),
-                    actions: 0,
-                    last_action: None,
-                });
-            }
-            let fresh = &mut self.epochs[self.used];
-            fresh.epoch = epoch;
-            fresh.honest = 0;
-            fresh.attacker = 0;
-            fresh.touched = false;
-            fresh.impression_sites.clear();
-            fresh.conversion_sites.clear();
-            fresh.actions = 0;
-            fresh.last_action = None;
+        let mut used = self.epochs[..self.used].iter();
+        let at = used.position(|(of, _)| *of == epoch).unwrap_or(self.used);
+        if at == self.used {
             self.used += 1;
-            self.used - 1
-        });
-        &mut self.epochs[at]
+            match self.epochs.get_mut(at) {
+                Some((of, tally)) => {
+                    *of = epoch;
+                    tally.clear();
+                }
+                None => self.epochs.push((epoch, EpochTally::default())),
+            }
+        }
+        &mut self.epochs[at].1
     }
 
     /// Adds what was spent on this device.
     pub(crate) fn spent(&self, spent: &mut Spent) {
-        for tally in &self.epochs[..self.used] {
+        for (_, tally) in &self.epochs[..self.used] {
             if tally.honest + tally.attacker > 0 {
                 spent.device_epochs += 1;
                 spent.honest += tally.honest;
@@ -291,7 +298,7 @@ impl Tally {
     pub(crate) fn check(&self, resilience: &mut Resilience, queriers: impl Iterator<Item = usize>) {
         let bounds = resilience.bounds;
         let (mut touched, mut drained) = (0, 0);
-        for tally in &self.epochs[..self.used] {
+        for (_, tally) in &self.epochs[..self.used] {
             touched += u64::from(tally.touched);
             if tally.attacker == 0 {
                 continue;
@@ -314,7 +321,7 @@ impl Tally {
             drained += u64::from(bounds.global.is_some_and(|global| tally.attacker >= global));
         }
         if let Some(each) = bounds.actions_to_drain {
-            let taken = share(drained, self.actions / each.max(1));
+            let taken = share(drained, u64::from(self.actions) / each.max(1));
             resilience.drained = resilience.drained.max(taken);
         }
         resilience.drained_budgets += drained;

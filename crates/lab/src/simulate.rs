@@ -68,7 +68,7 @@ impl<'w> Laboratory<'w> {
     /// the paper.
     ///
     /// # Errors
-    /// If a part of the workload is on disk and cannot be read.
+    /// As [`with_lookback`](Self::with_lookback).
     pub fn new(
         workload: &'w Workload,
         options: QuerierOptions,
@@ -80,7 +80,8 @@ impl<'w> Laboratory<'w> {
     /// Prepares a workload, in which a conversion looks at so many epochs before its own.
     ///
     /// # Errors
-    /// If a part of the workload is on disk and cannot be read.
+    /// If so many epochs are more than a request may look at, if a querier would need more epsilon than
+    /// a request may have, or if a part of the workload is on disk and cannot be read.
     pub fn with_lookback(
         workload: &'w Workload,
         options: QuerierOptions,

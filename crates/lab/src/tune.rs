@@ -1,13 +1,13 @@
 //! Tuning: the paper's three steps from logs to capacities (section Quota configuration).
 //!
 //! A querier budget is given; what devices do, at a percentile, gives N, M and n; the closed form
-//! gives the other capacities. N, M and n come from the paper's cheap statistics of devices
+//! ([`Policy::from_workload`](bigbird::Policy::from_workload)) gives the other capacities. N, M and n come from the paper's cheap statistics of devices
 //! ([`Description`]), or from running attribution ([`exact`]). The statistics of a device bound what it
 //! needs, if each conversion has to do with the one impression that it comes from. Exact counts are over
 //! those devices and epochs alone where something is paid, and every site with an impression that could
 //! get credit pays: they may ask for more.
 
-use bigbird::{Charge, Filter, FilterKind, Policy, PolicyError, Profile, SiteId};
+use bigbird::{Charge, Filter, FilterKind, PolicyError, Profile, SiteId};
 
 use crate::describe::{Counts, Description, Estimate};
 use crate::replay::Replay;
@@ -126,14 +126,6 @@ impl Payers {
     }
 }
 
-/// Step 3: the capacities for workload parameters.
-///
-/// # Errors
-/// If the querier budget is no amount of epsilon, a capacity is too large, or the cap is 0.
-pub fn capacities(querier: f64, estimate: &Estimate, cap: u32) -> Result<Policy, PolicyError> {
-    Policy::from_workload(querier, &estimate.parameters, cap)
-}
-
 /// Step 2, by the paper's statistics of devices.
 ///
 /// # Errors
@@ -143,13 +135,5 @@ pub fn conservative(
     percent: f64,
     r: f64,
 ) -> Result<Option<Estimate>, PolicyError> {
-    Estimate::at(
-        [
-            &description.conversion_sites_of_device,
-            &description.impression_sites_of_device,
-            &description.fan_out,
-        ],
-        percent,
-        r,
-    )
+    Estimate::at(description.parameters(), percent, r)
 }

@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(clippy::cast_precision_loss, reason = "counts of reports")]
 
-use bigbird::Profile;
+use bigbird::{Policy, Profile};
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
 use bigbird_lab::plan::{Measurement, reports_of_devices};
 use bigbird_lab::replay::Blocked;
@@ -30,12 +30,7 @@ fn the_percentile_table_is_the_papers() {
         };
         let description = Description::new(&population.generate(), 1).unwrap();
         for (percentile, paper) in PERCENTILES.into_iter().zip(OF_PAPER) {
-            let here = [
-                &description.conversion_sites_of_device,
-                &description.impression_sites_of_device,
-                &description.fan_out,
-            ]
-            .map(|counts| counts.percentile(percentile).unwrap());
+            let here = description.at(percentile);
             assert_eq!(
                 [2 * here[0], here[1], 2 * here[2]],
                 paper,
@@ -324,7 +319,7 @@ fn capacities_of_a_percentile_serve_it() {
         let cheap = tune::conservative(&description, percentile, 0.0)
             .unwrap()
             .unwrap();
-        let policy = tune::capacities(1.0, &cheap, 2).unwrap();
+        let policy = Policy::from_workload(1.0, &cheap.parameters, 2).unwrap();
         assert!(policy.violations(&cheap.parameters).is_empty());
         let exact = exact.parameters(percentile, 0.0).unwrap().unwrap();
         // Exact counts of M leave out devices that never convert, and so may be larger.
@@ -338,7 +333,7 @@ fn capacities_of_a_percentile_serve_it() {
     let all = tune::conservative(&description, 100.0, 0.0)
         .unwrap()
         .unwrap();
-    let policy = tune::capacities(1.0, &all, 2).unwrap();
+    let policy = Policy::from_workload(1.0, &all.parameters, 2).unwrap();
     let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 2).unwrap();
     let outcome = laboratory.run(&policy, None).unwrap();
     for cause in [

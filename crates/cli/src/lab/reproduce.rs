@@ -9,9 +9,10 @@ use std::time::Instant;
 use bigbird_lab::describe::Description;
 use bigbird_lab::paper::claims::claims;
 use bigbird_lab::paper::figures::{NAMES, figures};
-use bigbird_lab::paper::report::{Subject, grouped, report};
+use bigbird_lab::paper::report::{Subject, report};
 use bigbird_lab::paper::reproduce::{self, Finished, Results, digest};
 use bigbird_lab::paper::suites::{Owned, Suite, plan};
+use bigbird_lab::text::grouped;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -220,7 +221,7 @@ fn program() -> String {
     let bytes = std::env::current_exe().and_then(fs::read);
     bytes.map_or_else(
         |_| env!("CARGO_PKG_VERSION").to_owned(),
-        |bytes| format!("{:016x}", digest(bytes)),
+        |bytes| format!("{:016x}", digest(&bytes)),
     )
 }
 

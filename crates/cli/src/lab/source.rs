@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use bigbird_lab::paper::report::grouped;
 use bigbird_lab::simulate::Laboratory;
+use bigbird_lab::text::grouped;
 use bigbird_lab::workload::criteo::{self, RawOptions};
 use bigbird_lab::workload::read::{Progress, ReadError};
 use bigbird_lab::workload::synthetic::{Population, Preset};
@@ -237,25 +237,17 @@ impl Source {
     /// are unlikely.
     pub(crate) fn workload(&self, seed: u64) -> Result<Workload, Failed> {
         let workload = self.read(seed)?;
-        if self.origin() == Origin::Tables {
-            let mut epochs: Option<(u16, u16)> = None;
-            for number in 0..workload.parts() {
-                for event in workload.part(number)?.events() {
-                    let (first, last) = epochs.unwrap_or((event.epoch, event.epoch));
-                    epochs = Some((first.min(event.epoch), last.max(event.epoch)));
-                }
-            }
-            if let Some((first, last)) = epochs
-                && (first == last || last - first > 400)
-            {
-                eprintln!(
-                    "bigbird: note: events lie in {} epochs of {} days: are --time-unit {} and \
-                     --epoch-days right?",
-                    last - first + 1,
-                    self.epoch_days,
-                    self.time_unit.name()
-                );
-            }
+        if self.origin() == Origin::Tables
+            && let Some((first, last)) = workload.epochs()
+            && (first == last || last - first > 400)
+        {
+            eprintln!(
+                "bigbird: note: events lie in {} epochs of {} days: are --time-unit {} and --epoch-days \
+                 right?",
+                last - first + 1,
+                self.epoch_days,
+                self.time_unit.name()
+            );
         }
         Ok(workload)
     }

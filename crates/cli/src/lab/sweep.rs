@@ -6,10 +6,10 @@ use std::sync::Arc;
 use bigbird::FilterKind;
 use bigbird_lab::chart::{Chart, Series, Stroke};
 use bigbird_lab::experiment::Experiment;
-use bigbird_lab::paper::report::grouped;
 use bigbird_lab::replay::Blocked;
 use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::Outcome;
+use bigbird_lab::text::grouped;
 use bigbird_lab::workload::Workload;
 use serde_json::{Value, json};
 

@@ -7,9 +7,9 @@ use bigbird::{FilterKind, MicroEpsilon, Policy, Profile};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::describe::{Description, Estimate};
 use bigbird_lab::experiment::Experiment;
-use bigbird_lab::paper::report::grouped;
 use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::{Laboratory, Outcome};
+use bigbird_lab::text::grouped;
 use bigbird_lab::tune;
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Finished {
                 "no device converts after an impression: there is nothing to tune for",
             ));
         };
-        let policy = tune::capacities(args.querier, &estimate, args.cap)?;
+        let policy = Policy::from_workload(args.querier, &estimate.parameters, args.cap)?;
         choices.push(Choice {
             percentile: Some(percentile),
             estimate,

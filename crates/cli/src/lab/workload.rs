@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
-use bigbird_lab::paper::report::grouped;
+use bigbird_lab::text::grouped;
 use bigbird_lab::workload::write;
 use bigbird_lab::workload::{QuerierOptions, Workload};
 use serde_json::{Value, json};
@@ -85,16 +85,6 @@ fn describe(args: &DescribeArgs) -> Finished {
     Ok((text, true))
 }
 
-/// N, M and n at a percentile.
-fn numbers(description: &Description, percentile: f64) -> [u32; 3] {
-    [
-        &description.conversion_sites_of_device,
-        &description.impression_sites_of_device,
-        &description.fan_out,
-    ]
-    .map(|counts| counts.percentile(percentile).unwrap_or(0))
-}
-
 fn describe_json(description: &Description, workload: &Workload, queriers: usize) -> Value {
     let busiest = |sites: &[(u32, u64)], names: &[String]| -> Vec<Value> {
         sites
@@ -106,7 +96,7 @@ fn describe_json(description: &Description, workload: &Workload, queriers: usize
         .into_iter()
         .zip(OF_PAPER)
         .map(|(percentile, paper)| {
-            let [conversion_sites, impression_sites, fan_out] = numbers(description, percentile);
+            let [conversion_sites, impression_sites, fan_out] = description.at(percentile);
             json!({
                 "percentile": percentile,
                 "conversionSites": conversion_sites,
@@ -125,7 +115,7 @@ fn describe_json(description: &Description, workload: &Workload, queriers: usize
         "convertingDevices": description.converting_devices,
         "impressions": description.impressions,
         "conversions": description.conversions,
-        "epochs": description.epochs.map(|(first, last)| [first, last]),
+        "epochs": workload.epochs().map(|(first, last)| [first, last]),
         "impressionSites": description.impression_sites,
         "conversionSites": description.conversion_sites,
         "conversionSitesWith100ADay": queriers,
@@ -201,7 +191,7 @@ fn tell(
         row
     });
     writeln!(text, "{}\n", output::table(header, rows))?;
-    if let Some((first, last)) = description.epochs {
+    if let Some((first, last)) = workload.epochs() {
         writeln!(text, "Epochs {first} to {last}.")?;
     }
     let shares = |sites: &[(u32, u64)], names: &[String], all: u64| {
@@ -240,7 +230,7 @@ fn tell(
         .into_iter()
         .zip(OF_PAPER)
         .map(|(percentile, paper)| {
-            let [conversion_sites, impression_sites, fan_out] = numbers(description, percentile);
+            let [conversion_sites, impression_sites, fan_out] = description.at(percentile);
             let mut row = vec![format!("p{percentile}")];
             let numbers = [
                 conversion_sites,

@@ -21,10 +21,6 @@ impl Attacker for Random {
         "random"
     }
 
-    fn quotas(&self, strength: &Strength) -> Quotas {
-        Quotas::of_sybils(strength)
-    }
-
     fn act(&self, stage: &mut Stage<'_>) {
         let Strength { sybils, visits, .. } = stage.strength();
         #[expect(
@@ -67,10 +63,6 @@ impl Attacker for Omniscient {
         "omniscient"
     }
 
-    fn quotas(&self, strength: &Strength) -> Quotas {
-        Quotas::of_sybils(strength)
-    }
-
     fn act(&self, stage: &mut Stage<'_>) {
         let Strength { sybils, visits, .. } = stage.strength();
         let mut targets = std::mem::take(&mut stage.memory.listed);
@@ -104,10 +96,6 @@ pub struct Naive;
 impl Attacker for Naive {
     fn name(&self) -> &'static str {
         "naive"
-    }
-
-    fn quotas(&self, strength: &Strength) -> Quotas {
-        Quotas::of_sybils(strength)
     }
 
     fn act(&self, stage: &mut Stage<'_>) {
@@ -164,10 +152,6 @@ pub struct Slow;
 impl Attacker for Slow {
     fn name(&self) -> &'static str {
         "slow"
-    }
-
-    fn quotas(&self, strength: &Strength) -> Quotas {
-        Quotas::of_sybils(strength)
     }
 
     fn act(&self, stage: &mut Stage<'_>) {

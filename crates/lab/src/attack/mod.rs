@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use bigbird::Profile;
-//! use bigbird_lab::attack::{Attack, Attacker, Quotas, Stage, Strength};
+//! use bigbird_lab::attack::{Attack, Attacker, Stage, Strength};
 //! use bigbird_lab::simulate::Laboratory;
 //! use bigbird_lab::workload::synthetic::{Population, Preset};
 //! use bigbird_lab::workload::QuerierOptions;
@@ -21,11 +21,6 @@
 //! impl Attacker for Wanderer {
 //!     fn name(&self) -> &'static str {
 //!         "wanderer"
-//!     }
-//!
-//!     /// For the bounds that every run is checked against: each Sybil may use a quota of each kind.
-//!     fn quotas(&self, strength: &Strength) -> Quotas {
-//!         Quotas::of_sybils(strength)
 //!     }
 //!
 //!     fn act(&self, stage: &mut Stage<'_>) {
@@ -68,8 +63,14 @@ pub trait Attacker: Send + Sync {
     }
 
     /// The most quotas of each kind that it can use on a device in an epoch (M and N of the
-    /// resilience theorem). A run in which it uses more breaks its bounds.
-    fn quotas(&self, strength: &Strength) -> Quotas;
+    /// resilience theorem): unless it says otherwise, one of each kind for every Sybil. A run in which
+    /// it uses more breaks its bounds.
+    fn quotas(&self, strength: &Strength) -> Quotas {
+        Quotas {
+            impression_sites: strength.sybils,
+            conversion_sites: strength.sybils,
+        }
+    }
 
     /// Does what it does in one user action. It knows no more than the stage shows.
     fn act(&self, stage: &mut Stage<'_>);
@@ -95,16 +96,6 @@ pub struct Quotas {
     pub impression_sites: u32,
     /// Of conversion sites (N).
     pub conversion_sites: u32,
-}
-
-impl Quotas {
-    /// One of each kind for every Sybil.
-    pub fn of_sybils(strength: &Strength) -> Self {
-        Self {
-            impression_sites: strength.sybils,
-            conversion_sites: strength.sybils,
-        }
-    }
 }
 
 /// How strong an attacker is.
@@ -171,8 +162,6 @@ pub(crate) struct Memory {
     /// The Sybils that have an impression in `epoch`, in the order in which they got it.
     with_impression: Vec<u32>,
     epoch: EpochIndex,
-    /// How many user actions it had on this device before this one.
-    actions: u32,
     sybils: Vec<SiteId>,
     /// A site of its own that embeds Sybils.
     home: SiteId,
@@ -207,7 +196,6 @@ impl Memory {
             pool: Vec::new(),
             with_impression: Vec::new(),
             epoch: EpochIndex(i64::MIN),
-            actions: 0,
             sybils: (0..sybils)
                 .map(|sybil| SiteId(first.0.saturating_add(sybil)))
                 .collect(),
@@ -226,18 +214,12 @@ impl Memory {
         self.rng.set_stream(device);
         self.with_impression.clear();
         self.epoch = EpochIndex(i64::MIN);
-        self.actions = 0;
         self.target = None;
     }
 
     /// Whether the attack comes before the genuine event.
     pub(crate) fn comes_first(&mut self) -> bool {
         self.rng.next_u32() & 1 == 0
-    }
-
-    /// A user action ends.
-    pub(crate) fn acted(&mut self) {
-        self.actions += 1;
     }
 
     /// The number of the first Sybil: every site from there on is the attacker's.
@@ -303,7 +285,7 @@ impl Stage<'_> {
 
     /// How many user actions the attacker had on this device before this one.
     pub fn earlier_actions(&self) -> u32 {
-        self.memory.actions
+        self.tally.actions()
     }
 
     /// The Sybils that have an impression on this device in this epoch.

@@ -1,9 +1,9 @@
 //! What the paper claims, and whether it holds here: each claim with our number and the paper's.
 
-use crate::chart::short;
 use crate::paper::reproduce::{Results, Summary};
 use crate::paper::suites::{QUOTAS, Suite, System};
 use crate::replay::Blocked;
+use crate::text::{percent, short};
 
 /// A claim of the paper.
 #[derive(Debug, Clone, PartialEq)]
@@ -367,15 +367,6 @@ impl<'a> Look<'a> {
 
 fn within(value: f64, of: f64, share: f64) -> bool {
     (value / of - 1.0).abs() < share
-}
-
-/// A fraction in percent.
-pub(crate) fn percent(fraction: f64) -> String {
-    let value = 100.0 * fraction;
-    match value {
-        value if value == 0.0 || value >= 0.05 => format!("{value:.1}%"),
-        value => format!("{value:.3}%"),
-    }
 }
 
 /// A number of the paper's, beside ours.

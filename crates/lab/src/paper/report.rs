@@ -3,12 +3,13 @@
 
 use std::fmt::Write as _;
 
-use crate::chart::{STYLE, escape, short};
+use crate::chart::STYLE;
 use crate::describe::{Description, OF_PAPER, PERCENTILES};
-use crate::paper::claims::{Claim, Compared, claims, compared, percent};
+use crate::paper::claims::{Claim, Compared, claims, compared};
 use crate::paper::figures::{Figure, figures};
 use crate::paper::reproduce::{Results, Summary};
 use crate::paper::suites::{Suite, System};
+use crate::text::{escape, grouped, percent, short};
 use crate::workload::synthetic::Preset;
 
 /// What a report is about.
@@ -423,12 +424,7 @@ fn workload(subject: &Subject<'_>, page: &mut String) {
          class=\"n\">n</th><th class=\"n\">2n</th><th class=\"n\">paper</th></tr>",
     );
     for (percentile, paper) in PERCENTILES.into_iter().zip(OF_PAPER) {
-        let [conversion, impression, fan_out] = [
-            &description.conversion_sites_of_device,
-            &description.impression_sites_of_device,
-            &description.fan_out,
-        ]
-        .map(|counts| counts.percentile(percentile).unwrap_or(0));
+        let [conversion, impression, fan_out] = description.at(percentile);
         let _ = write!(
             page,
             "<tr><td>{percentile}</td><td class=\"n\">{conversion}</td><td class=\"n\">{}</td><td \
@@ -461,30 +457,4 @@ fn parameters(subject: &Subject<'_>, page: &mut String) {
          fig*.svg.</p>",
         escape(&subject.command)
     );
-}
-
-/// A count with its thousands apart.
-pub fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::grouped;
-
-    #[test]
-    fn thousands_are_apart() {
-        assert_eq!(
-            [0, 12, 123, 1234, 1_234_567].map(grouped),
-            ["0", "12", "123", "1,234", "1,234,567"]
-        );
-    }
 }

@@ -13,6 +13,7 @@ use crate::metrics::percentile;
 use crate::paper::suites::{Planned, Suite, System};
 use crate::replay::Blocked;
 use crate::simulate::{LabError, Laboratory};
+use crate::workload::hash;
 
 /// A run of a figure, and what came of it.
 #[derive(Debug, Clone)]
@@ -212,7 +213,7 @@ impl Kept {
 
     fn path(&self, key: &str) -> PathBuf {
         self.folder
-            .join(format!("{:016x}.json", digest(key.bytes())))
+            .join(format!("{:016x}.json", digest(key.as_bytes())))
     }
 
     fn find(&self, run: &Planned) -> Option<Value> {
@@ -241,11 +242,9 @@ impl Kept {
     }
 }
 
-/// A digest (FNV-1a): what differs by accident differs in it. It is no protection against intent.
-pub fn digest(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+/// A digest: what differs by accident differs in it. It is no protection against intent.
+pub fn digest(bytes: &[u8]) -> u64 {
+    hash::of_bytes(bytes)
 }
 
 /// Finished runs, to look things up in.

@@ -11,7 +11,12 @@ pub(crate) type FixedSet<K> = std::collections::HashSet<K, BuildHasherDefault<Fi
 
 /// A hash of some text.
 pub(crate) fn hash(text: &str) -> u64 {
-    absorb(0, text.as_bytes())
+    of_bytes(text.as_bytes())
+}
+
+/// A hash of some bytes.
+pub(crate) fn of_bytes(bytes: &[u8]) -> u64 {
+    absorb(0, bytes)
 }
 
 /// A hash that is as good as the text itself: no two of four billion texts are likely to share it.

@@ -9,7 +9,7 @@ pub mod criteo;
 mod csv;
 mod disk;
 mod gather;
-mod hash;
+pub(crate) mod hash;
 pub mod read;
 pub mod synthetic;
 pub mod table;
@@ -199,6 +199,7 @@ pub struct Workload {
     parts: Vec<Placed>,
     devices: usize,
     events: usize,
+    epochs: Option<(u16, u16)>,
     /// Where parts are that are on disk.
     disk: Option<Disk>,
     /// The name of each conversion site, by number.
@@ -238,6 +239,7 @@ impl Workload {
             part.push_device(events);
             self.devices += 1;
             self.events += events.len();
+            self.reach(events.iter().map(|event| event.epoch));
         } else {
             let mut part = Part::default();
             part.push_device(events);
@@ -248,6 +250,7 @@ impl Workload {
     /// Adds the devices of a part.
     pub fn push_part(&mut self, part: Part) {
         let (devices, events) = (part.devices(), part.len());
+        self.reach(part.epochs.iter().copied());
         self.place(devices, events, Stored::InMemory(part));
     }
 
@@ -262,6 +265,7 @@ impl Workload {
         temporary: Option<&Path>,
     ) -> Result<(), ReadError> {
         let (devices, events) = (part.devices(), part.len());
+        self.reach(part.epochs.iter().copied());
         let disk = match &mut self.disk {
             Some(disk) => disk,
             none => none.insert(Disk::new(temporary)?),
@@ -274,6 +278,14 @@ impl Workload {
         };
         self.place(devices, events, part);
         Ok(())
+    }
+
+    /// Notes epochs in which something happens.
+    fn reach(&mut self, epochs: impl Iterator<Item = u16>) {
+        for epoch in epochs {
+            let (first, last) = self.epochs.unwrap_or((epoch, epoch));
+            self.epochs = Some((first.min(epoch), last.max(epoch)));
+        }
     }
 
     fn place(&mut self, devices: usize, events: usize, part: Stored) {
@@ -296,6 +308,11 @@ impl Workload {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.events == 0
+    }
+
+    /// The first and the last epoch in which something happens.
+    pub fn epochs(&self) -> Option<(u16, u16)> {
+        self.epochs
     }
 
     /// How many parts there are.
@@ -551,6 +568,16 @@ pub enum Noise {
     Paper,
     /// Of scale 2/ε, which is what its accounting assumes.
     Consistent,
+}
+
+impl Noise {
+    /// Its scale, times epsilon.
+    pub(crate) const fn factor(self) -> f64 {
+        match self {
+            Self::Paper => 1.0,
+            Self::Consistent => 2.0,
+        }
+    }
 }
 
 /// A conversion site that measures.
