@@ -182,7 +182,8 @@ fn tell(args: &Args, subject: &Subject<'_>, seconds: f64, made: usize) -> Comman
     let description = subject.description;
     writeln!(
         text,
-        "{} devices, {} impressions, {} conversions: {}.\n",
+        "{} devices, {} impressions, {} conversions: {}.\n\nWhat the paper claims; the error of the median \
+         honest measurement, or the share of reports blocked:\n",
         grouped(description.devices),
         grouped(description.impressions),
         grouped(description.conversions),
