@@ -80,7 +80,7 @@ pub use ledger::{Admission, Admit, Changes, CommitError, EpochView, Ledger, Ledg
 pub use loss::Noise;
 pub use policy::{
     Arithmetic, Capacities, Constraint, DepletedSites, GlobalCharging, Policy, PolicyBuilder,
-    PolicyError, Profile, SiteCharging, UnknownProfile, Violation, Workload,
+    PolicyError, Profile, SiteCharging, UnknownProfile, UnknownSiteCharging, Violation, Workload,
 };
 pub use query::{Draws, EventStore, Query, Release, Relevant, Request};
 

@@ -127,8 +127,11 @@ pub(crate) fn site_loss(
     let part = epoch.shared.part_of(sites);
     match policy.site_charging() {
         SiteCharging::Uniform => part,
-        SiteCharging::Full if single_epoch && sites == 1 => epoch.shared,
-        SiteCharging::Full => noise.loss(sensitivity(), policy.arithmetic()).max(part),
+        SiteCharging::Full if single_epoch => epoch.shared,
+        SiteCharging::Paper if single_epoch && sites == 1 => epoch.shared,
+        SiteCharging::Full | SiteCharging::Paper => {
+            noise.loss(sensitivity(), policy.arithmetic()).max(part)
+        }
     }
 }
 
@@ -189,10 +192,17 @@ mod tests {
         assert_eq!(epoch(&draft, Some(norm)).querier, micro(200_000));
         assert_eq!(epoch(&draft, Some(norm)).shared, micro(600_000));
         assert_eq!(site(&big_bird, Some(norm), 1), 200_000);
-        assert_eq!(site(&big_bird, Some(norm), 2), 600_000);
+        assert_eq!(site(&big_bird, Some(norm), 2), 200_000);
+        // What costs its sender nothing takes nothing from any publisher.
+        assert_eq!(site(&big_bird, Some(0), 2), 0);
         assert_eq!(site(&big_bird, None, 1), 600_000);
         assert_eq!(site(&draft, Some(norm), 1), 600_000);
-        let uniform = big_bird.to_builder().site_charging(SiteCharging::Uniform);
-        assert_eq!(site(&uniform.build().unwrap(), None, 7), 85_715);
+        let with = |rule| big_bird.to_builder().site_charging(rule).build().unwrap();
+        assert_eq!(site(&with(SiteCharging::Uniform), None, 7), 85_715);
+        let paper = with(SiteCharging::Paper);
+        assert_eq!(site(&paper, Some(norm), 1), 200_000);
+        assert_eq!(site(&paper, Some(norm), 2), 600_000);
+        assert_eq!(site(&paper, Some(0), 2), 600_000);
+        assert_eq!(site(&paper, None, 1), 600_000);
     }
 }

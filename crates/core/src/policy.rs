@@ -66,15 +66,60 @@ pub enum GlobalCharging {
 }
 
 /// What each relevant impression site's quota pays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SiteCharging {
-    /// The sensitivity to that site's impressions (the paper).
+    /// What the epoch pays in a window of one epoch; the sensitivity to that site's impressions
+    /// over several.
+    ///
+    /// Here we depart from the paper ([`Paper`](Self::Paper)): what costs its sender nothing takes
+    /// nothing from any publisher.
+    #[default]
     Full,
+    /// The paper's literal rule (`EpochImpSiteBudget`): as [`Full`](Self::Full), but in a window of
+    /// one epoch with several relevant sites each pays the sensitivity to its impressions, however
+    /// little the epoch pays. One request whose credit all falls outside its histogram then costs
+    /// its sender nothing and empties the quota of every relevant publisher, which contradicts the
+    /// paper's own claim that this takes n conversion sites. For comparison.
+    Paper,
     /// An equal part of what the global budget pays, rounded up. The paper names it as admissible
     /// (after the lemma on allocation consistency): sites pay less, and M sites that share every
     /// report can help consume as much as before.
     Uniform,
 }
+
+impl SiteCharging {
+    /// Every rule, the default first.
+    pub const ALL: [Self; 3] = [Self::Full, Self::Paper, Self::Uniform];
+
+    /// Its name on the command line and in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Paper => "paper",
+            Self::Uniform => "uniform",
+        }
+    }
+}
+
+impl fmt::Display for SiteCharging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for SiteCharging {
+    type Err = UnknownSiteCharging;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSiteCharging> {
+        let found = Self::ALL.into_iter().find(|rule| rule.name() == name);
+        found.ok_or_else(|| UnknownSiteCharging(name.to_owned()))
+    }
+}
+
+/// A name that is not the name of a [`SiteCharging`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("unknown site charging `{0}`; use one of: full, paper, uniform")]
+pub struct UnknownSiteCharging(String);
 
 /// What happens to an epoch in which the quota of a relevant impression site is depleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -354,43 +354,45 @@ pub fn policy() -> impl Strategy<Value = Policy> {
         [capacity(), capacity(), capacity(), capacity()],
         prop::option::weighted(0.4, prop::sample::select(&[0.1, 0.5, 1.0][..])),
         prop::option::weighted(0.6, 1..4_u32),
-        any::<[bool; 4]>(),
+        any::<[bool; 3]>(),
+        prop::sample::select(&SiteCharging::ALL[..]),
     )
-        .prop_map(|(profile, capacities, of_action, cap, options)| {
-            let [exact, individual, full, drop_epoch] = options;
-            let mut builder = profile.policy().to_builder();
-            for (kind, capacity) in FilterKind::ALL.into_iter().zip(capacities) {
-                builder = match capacity {
-                    Some(epsilon) => builder.capacity(kind, epsilon),
-                    None => builder.unlimited(kind),
+        .prop_map(
+            |(profile, capacities, of_action, cap, options, site_charging)| {
+                let [exact, individual, drop_epoch] = options;
+                let mut builder = profile.policy().to_builder();
+                for (kind, capacity) in FilterKind::ALL.into_iter().zip(capacities) {
+                    builder = match capacity {
+                        Some(epsilon) => builder.capacity(kind, epsilon),
+                        None => builder.unlimited(kind),
+                    };
+                }
+                if let Some(epsilon) = of_action {
+                    builder = builder.user_action(epsilon);
+                }
+                builder = match cap {
+                    Some(cap) => builder.domain_cap(cap),
+                    None => builder.no_domain_cap(),
                 };
-            }
-            if let Some(epsilon) = of_action {
-                builder = builder.user_action(epsilon);
-            }
-            builder = match cap {
-                Some(cap) => builder.domain_cap(cap),
-                None => builder.no_domain_cap(),
-            };
-            let pick = |first, a, b| if first { a } else { b };
-            builder
-                .arithmetic(if exact {
-                    Arithmetic::Exact
-                } else {
-                    Arithmetic::Double
-                })
-                .global_charging(if individual {
-                    GlobalCharging::Individual
-                } else {
-                    GlobalCharging::WorstCase
-                })
-                .site_charging(pick(full, SiteCharging::Full, SiteCharging::Uniform))
-                .depleted_sites(if drop_epoch {
-                    DepletedSites::DropEpoch
-                } else {
-                    DepletedSites::DropSite
-                })
-                .build()
-                .unwrap()
-        })
+                builder
+                    .arithmetic(if exact {
+                        Arithmetic::Exact
+                    } else {
+                        Arithmetic::Double
+                    })
+                    .global_charging(if individual {
+                        GlobalCharging::Individual
+                    } else {
+                        GlobalCharging::WorstCase
+                    })
+                    .site_charging(site_charging)
+                    .depleted_sites(if drop_epoch {
+                        DepletedSites::DropEpoch
+                    } else {
+                        DepletedSites::DropSite
+                    })
+                    .build()
+                    .unwrap()
+            },
+        )
 }

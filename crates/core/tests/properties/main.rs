@@ -20,7 +20,7 @@ mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bigbird::{Arithmetic, Capacity, Filter, FilterKind, Policy, SiteId};
+use bigbird::{Arithmetic, Capacity, Filter, FilterKind, Policy, SiteCharging, SiteId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -149,6 +149,7 @@ fn the_device_agrees_with_the_literal_algorithm() {
         Flaw::LenientImpressionSites,
         Flaw::LenientConversionSites,
         Flaw::EmptyNull,
+        Flaw::FreeDenial,
     ];
     holds_and_notices(&flaws, |case, manager| agree(case, &mut *manager(case)));
 }
@@ -304,6 +305,26 @@ fn the_sites_of_an_epoch_pay_at_least_what_the_epoch_pays() {
                 };
                 let (global, sites) = (sum(FilterKind::Global), sum(FilterKind::ImpressionSite));
                 prop_assert!(global <= sites, "{} > {}", global, sites);
+            }
+        }
+        Ok(())
+    });
+}
+
+/// No free denial: a report that costs neither its querier nor the global budget anything in an
+/// epoch takes nothing there from any publisher. Under the paper's literal rule one site could
+/// empty every quota that way.
+#[test]
+fn what_costs_nothing_takes_nothing() {
+    holds_and_notices(&[Flaw::FreeDenial], |case, manager| {
+        let finite = |kind| case.policy.capacities().of(kind) != Capacity::Unlimited;
+        if case.policy.site_charging() == SiteCharging::Paper || !finite(FilterKind::Global) {
+            return Ok(());
+        }
+        for (_, answer) in manager(case).live(&case.history) {
+            for epoch in answer.epochs {
+                let free = !epoch.charges.contains_key(&Filter::Global);
+                prop_assert!(!free || epoch.charges.is_empty(), "{:?}", epoch.charges);
             }
         }
         Ok(())

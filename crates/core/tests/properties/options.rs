@@ -164,6 +164,32 @@ fn sites_pay_in_full_or_in_equal_parts() {
     }
 }
 
+/// A stranger asks about every publisher with a histogram that none of their ads falls into. The
+/// report is null and costs the stranger nothing. By the paper's literal rule two such requests
+/// empty both publishers' quotas; by ours they take nothing.
+#[test]
+fn a_null_report_empties_no_quota_for_free() {
+    for (option, taken) in [(SiteCharging::Full, 0), (SiteCharging::Paper, 1_000_000)] {
+        let mut device = device(tight().site_charging(option));
+        for action in [10, 11] {
+            let request = Request {
+                querier: SiteId(66),
+                conversion_site: SiteId(66),
+                user_action: UserAction(action),
+                window: Window::single(EpochIndex(0)),
+            };
+            let query = AttributionQuery::builder(request, Timestamp(50), 1).epsilon(0.5);
+            let Outcome { report, .. } = device.report(&query.build().unwrap(), &mut || 0.5);
+            assert!(report.is_null());
+        }
+        assert_eq!(left(&device, Filter::Querier(SiteId(66))), 1_000_000);
+        for site in [1, 2] {
+            let left = left(&device, Filter::ImpressionSite(SiteId(site)));
+            assert_eq!(1_000_000 - left, taken, "{option}");
+        }
+    }
+}
+
 /// The corrected per-action budget of the appendix: an epoch over it is skipped and costs nothing.
 #[test]
 fn a_user_action_has_a_budget_of_its_own() {

@@ -103,6 +103,9 @@ pub enum Flaw {
     PruningRefunds,
     /// A device that is used for another keeps what the first one spent.
     ResetKeepsBudgets,
+    /// In a window of one epoch several impression sites pay the worst case, however little the
+    /// epoch pays (the paper's literal rule).
+    FreeDenial,
 }
 
 #[derive(Debug, Clone)]
@@ -312,11 +315,16 @@ impl Reference {
         };
         let sites: BTreeSet<u32> = ads.iter().map(|&at| self.ads[at].1.site).collect();
         let count = sites.len() as u64;
-        let of_site = match self.policy.site_charging() {
+        let rule = match self.policy.site_charging() {
+            SiteCharging::Full if self.flaw == Some(Flaw::FreeDenial) => SiteCharging::Paper,
+            rule => rule,
+        };
+        let of_site = match rule {
             SiteCharging::Uniform if self.flaw == Some(Flaw::PartsRoundedDown) => shared / count,
             SiteCharging::Uniform => shared.div_ceil(count),
-            SiteCharging::Full if single && count == 1 => shared,
-            SiteCharging::Full => loss(worst_case),
+            SiteCharging::Full if single => shared,
+            SiteCharging::Paper if single && count == 1 => shared,
+            SiteCharging::Full | SiteCharging::Paper => loss(worst_case),
         };
         charges.insert(Filter::Querier(SiteId(ask.querier)), querier);
         charges.insert(Filter::Global, shared);
