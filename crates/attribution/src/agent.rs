@@ -4,8 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use bigbird::{
-    AttributionObject, AttributionQuery, Balance, Decision, EpochIndex, Filter, Histogram,
-    Timestamp, UserAction, Workspace, generate_report,
+    AttributionQuery, Balance, Decision, EpochIndex, Filter, Histogram, Timestamp, UserAction,
 };
 use thiserror::Error;
 
@@ -14,9 +13,11 @@ use crate::config::{Config, Randomness};
 use crate::decoy::Decoy;
 use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::{Explanation, FilterName};
+use crate::measure::{Measured, Measurement};
 use crate::memory::Memory;
 use crate::options::{ConversionOptions, ImpressionOptions, ValidImpression};
 use crate::release::Held;
+use crate::shared::SharedConversion;
 use crate::site::{Localhost, Site};
 use crate::storage::{Setup, State, Storage, Transaction};
 use crate::work::Work;
@@ -51,9 +52,15 @@ impl fmt::Display for Budget {
     }
 }
 
-/// A conversion that several intermediaries share: the number under which it is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SharedConversion(pub u64);
+/// What creating a shared conversion gives.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "shares of a conversion that was paid for should be taken"]
+pub struct SharedAnswer {
+    /// The handle by which shares are taken, held until it is time.
+    pub shared: Held<SharedConversion>,
+    /// What happened and why; it stays on the device.
+    pub decision: Decision,
+}
 
 /// A user agent with a store.
 #[derive(Debug)]
@@ -148,20 +155,16 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn begin_user_action(&mut self, now: Timestamp) -> Result<Action, S::Error> {
-        let more = self.reserved.is_empty();
-        let mut work = self.begin()?;
-        let epoch = work.clock(now)?.epoch(now);
-        let first = work.state.next_user_action;
-        let end = first.saturating_add(RESERVED);
-        if more {
+        if self.reserved.is_empty() {
+            let mut work = self.begin()?;
+            let first = work.state.next_user_action;
+            let end = first.saturating_add(RESERVED);
             work.state.next_user_action = end;
-        }
-        work.finish()?;
-        if more {
+            work.finish()?;
             self.reserved = first..end;
         }
         let id = UserAction(self.reserved.next().unwrap_or(u64::MAX));
-        Ok(Action(Numbering::Begun { id, epoch }))
+        Ok(Action(Numbering::Begun { id, at: now }))
     }
 
     /// The same user action, or a new one if it has ended with its epoch: for a page that stays
@@ -174,16 +177,19 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         action: Action,
         now: Timestamp,
     ) -> Result<Action, S::Error> {
-        let Numbering::Begun { epoch: own, .. } = action.0 else {
+        let Numbering::Begun { at, .. } = action.0 else {
             return Ok(action);
         };
-        let mut work = self.begin()?;
-        let epoch = work.clock(now)?.epoch(now);
-        work.finish()?;
-        if own == epoch {
-            return Ok(action);
+        let clock = self.begin()?.known_clock();
+        let ended = match clock {
+            Some(clock) => clock.epoch(at) != clock.epoch(now),
+            // Wherever epochs will begin, these moments are in two.
+            None => now.0.abs_diff(at.0) >= self.config.period_ms().unsigned_abs(),
+        };
+        if ended {
+            return self.begin_user_action(now);
         }
-        self.begin_user_action(now)
+        Ok(action)
     }
 
     /// Whether an impression could be saved: what a page's promise depends on, and all of it. A
@@ -243,7 +249,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             });
         }
         // Whether something was kept must not show.
-        work.finish_uncharged()?;
+        work.finish_written()?;
         Ok(answers)
     }
 
@@ -263,21 +269,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
         let conversion = self.validate(call, options)?;
-        let mut workspace = Workspace::default();
-        let measured = self.measure(&conversion, &mut workspace);
-        let (report, decision) = match measured.map_err(AgentError::Store)? {
-            Measured::Enabled { charged } => {
-                self.decoy.pass(&conversion, &self.config, !charged);
-                let (report, decision, _) = workspace.into_parts();
-                (report, decision)
-            }
-            Measured::Disabled => {
-                self.decoy.pass(&conversion, &self.config, true);
-                let null = self.decoy.pass(&conversion, &self.config, false);
-                (null, Decision::default())
-            }
-        };
-        Ok(self.answer(call, report, decision))
+        let measured = self.measure(&conversion, Measurement::Conversion);
+        self.answer(call, measured)
     }
 
     /// The answer to a conversion of which nothing comes, for when the store has failed: to the
@@ -291,12 +284,74 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
     ) -> Result<Answer, ApiError> {
         self.validate(call, options)?;
-        let null = Histogram::null(options.histogram_size);
-        Ok(self.answer(call, null, Decision::default()))
+        Ok(Answer {
+            report: self.hold(call, Histogram::null(options.histogram_size)),
+            decision: Decision::default(),
+        })
     }
 
-    /// Says what a conversion would give and why, without charging anything. For developers on the
-    /// device. Like any first use, it may choose when the device's epochs begin.
+    /// Creates the attribution object of a conversion that several intermediaries share, each as
+    /// its own querier (the paper's cross-report optimisation). The shared filters pay here, once.
+    ///
+    /// # Errors
+    /// If the call or a participant is invalid, the profile has no intermediaries as queriers, or
+    /// the store failed; then [`null_shared_answer`](Self::null_shared_answer) is what the page
+    /// should get.
+    pub fn create_shared_conversion(
+        &mut self,
+        call: &Call<'_>,
+        options: &ConversionOptions,
+        participants: &[&str],
+    ) -> Result<SharedAnswer, AgentError<S::Error>> {
+        let conversion = self.validate(call, options)?;
+        let participants = self.validate_participants(participants)?;
+        let measured = self.measure(&conversion, Measurement::Create(&participants));
+        let measured = measured.map_err(AgentError::Store)?;
+        Ok(SharedAnswer {
+            shared: self.hold(call, measured.shared),
+            decision: measured.decision,
+        })
+    }
+
+    /// The answer to a shared conversion of which nothing comes, for when the store has failed: a
+    /// handle that leads nowhere.
+    ///
+    /// # Errors
+    /// If the call is invalid.
+    pub fn null_shared_answer(
+        &mut self,
+        call: &Call<'_>,
+        options: &ConversionOptions,
+        participants: &[&str],
+    ) -> Result<SharedAnswer, ApiError> {
+        self.validate(call, options)?;
+        self.validate_participants(participants)?;
+        let shared = SharedConversion(self.randomness.handle(0));
+        Ok(SharedAnswer {
+            shared: self.hold(call, shared),
+            decision: Decision::default(),
+        })
+    }
+
+    /// Gives a participant its share of a shared conversion: the credit of the impressions its
+    /// options name, paid from its own budget. Whoever calls receives the report and pays: the
+    /// intermediary, or the conversion site if it calls itself.
+    ///
+    /// # Errors
+    /// If the call is invalid, the profile has no intermediaries as queriers, or the store failed.
+    pub fn take_share(
+        &mut self,
+        shared: SharedConversion,
+        call: &Call<'_>,
+        options: &ConversionOptions,
+    ) -> Result<Answer, AgentError<S::Error>> {
+        let conversion = self.validate_share(call, options)?;
+        let measured = self.measure(&conversion, Measurement::Share(shared));
+        self.answer(call, measured)
+    }
+
+    /// Says what a conversion would give and why. Nothing is charged, stored or chosen. For
+    /// developers on the device.
     ///
     /// # Errors
     /// If the call is invalid, or the store failed.
@@ -306,59 +361,41 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
     ) -> Result<Explanation, AgentError<S::Error>> {
         let conversion = self.validate(call, options)?;
-        self.dry_run(&conversion).map_err(AgentError::Store)
+        let explained = self.dry_run(&conversion, Measurement::Conversion);
+        explained.map_err(AgentError::Store)
     }
 
-    /// Creates the attribution object of a conversion that several intermediaries share, each as
-    /// its own querier (the paper's cross-report optimisation). The shared filters pay here, once.
+    /// Says what [creating a shared conversion](Self::create_shared_conversion) would charge, as
+    /// [`explain`](Self::explain) does.
     ///
     /// # Errors
-    /// If the call or a participant is invalid, the profile has no intermediaries as queriers, or
-    /// the store failed.
-    pub fn attribute_shared(
+    /// If the call or a participant is invalid, or the store failed.
+    pub fn explain_shared_conversion(
         &mut self,
         call: &Call<'_>,
         options: &ConversionOptions,
         participants: &[&str],
-    ) -> Result<SharedConversion, AgentError<S::Error>> {
+    ) -> Result<Explanation, AgentError<S::Error>> {
         let conversion = self.validate(call, options)?;
-        self.check_querier(Querier::Intermediary, true)?;
-        let most = AttributionQuery::MAX_CALLERS;
-        if !(1..=most).contains(&participants.len()) {
-            let allowed = format!("1 to {most} sites");
-            let error = RangeError::new("participants", allowed, participants.len());
-            return Err(ApiError::from(error).into());
-        }
-        let participants: Result<Vec<Site>, _> = participants
-            .iter()
-            .map(|site| Site::parse(site, self.config.localhost))
-            .collect();
-        let participants = participants.map_err(ApiError::from)?;
-        let created = self.create_shared(&conversion, &participants);
-        let (shared, charged) = created.map_err(AgentError::Store)?;
-        self.decoy.pass(&conversion, &self.config, !charged);
-        Ok(shared)
+        let participants = self.validate_participants(participants)?;
+        let explained = self.dry_run(&conversion, Measurement::Create(&participants));
+        explained.map_err(AgentError::Store)
     }
 
-    /// Gives an intermediary its share of a shared conversion: the credit of the impressions its
-    /// options name, paid from its own budget.
+    /// Says what [taking a share](Self::take_share) would give and why, as
+    /// [`explain`](Self::explain) does.
     ///
     /// # Errors
-    /// If the call is invalid, the profile has no intermediaries as queriers, or the store failed.
-    pub fn share(
+    /// If the call is invalid, or the store failed.
+    pub fn explain_share(
         &mut self,
         shared: SharedConversion,
         call: &Call<'_>,
         options: &ConversionOptions,
-    ) -> Result<Answer, AgentError<S::Error>> {
-        let call = &Call {
-            querier: Querier::Intermediary,
-            ..*call
-        };
-        let conversion = self.validate(call, options)?;
-        let taken = self.take_share(shared, &conversion);
-        let (report, decision) = taken.map_err(AgentError::Store)?;
-        Ok(self.answer(call, report, decision))
+    ) -> Result<Explanation, AgentError<S::Error>> {
+        let conversion = self.validate_share(call, options)?;
+        let explained = self.dry_run(&conversion, Measurement::Share(shared));
+        explained.map_err(AgentError::Store)
     }
 
     /// Removes the impressions of a site at the site's own request, by a `Clear-Site-Data` response
@@ -448,8 +485,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// Removes what no request can reach any more: expired impressions, epochs before the longest
     /// lookback, and the names of sites that only they had. To be called now and then.
     ///
-    /// An epoch in which nothing was ever charged is not closed by it: a clock that is wrong once,
-    /// years ahead, does not end the API for good.
+    /// An epoch after the latest in which a conversion was measured is not closed by it: a clock
+    /// that is wrong while nothing is measured does not end the API for good.
     ///
     /// # Errors
     /// If the store failed.
@@ -457,19 +494,29 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let mut work = self.begin()?;
         work.tx.remove_expired(now)?;
         if let (Some(clock), Some(latest)) = (work.known_clock(), work.state.latest) {
-            let charged = EpochIndex(clock.epoch(latest).0.saturating_add(1));
+            let measured = EpochIndex(clock.epoch(latest).0.saturating_add(1));
             let reachable = work.starting_epoch(clock, now);
-            work.tx.prune_before(reachable.min(charged))?;
+            work.tx.prune_before(reachable.min(measured))?;
         }
         work.tx.forget_unused_sites()?;
         work.finish()
     }
 
-    fn answer(&self, call: &Call<'_>, report: Histogram, decision: Decision) -> Answer {
-        Answer {
-            report: Held::new(report, call.now, self.config.release_after_ms),
-            decision,
-        }
+    fn answer(
+        &self,
+        call: &Call<'_>,
+        measured: Result<Measured, S::Error>,
+    ) -> Result<Answer, AgentError<S::Error>> {
+        let measured = measured.map_err(AgentError::Store)?;
+        Ok(Answer {
+            report: self.hold(call, measured.report),
+            decision: measured.decision,
+        })
+    }
+
+    /// Holds an answer until its time.
+    fn hold<T>(&self, call: &Call<'_>, answer: T) -> Held<T> {
+        Held::new(answer, call.now, self.config.release_after_ms)
     }
 
     /// Begins a transaction.
@@ -509,6 +556,35 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         })
     }
 
+    /// Checks a call that takes a share: whoever calls is the querier.
+    fn validate_share<'a>(
+        &self,
+        call: &Call<'a>,
+        options: &'a ConversionOptions,
+    ) -> Result<Conversion<'a>, ApiError> {
+        self.check_querier(Querier::Intermediary, true)?;
+        let mut conversion = self.validate(call, options)?;
+        if conversion.caller.intermediary.is_some() {
+            conversion.call.querier = Querier::Intermediary;
+        }
+        Ok(conversion)
+    }
+
+    /// Checks who is to share a conversion.
+    fn validate_participants(&self, participants: &[&str]) -> Result<Vec<Site>, ApiError> {
+        self.check_querier(Querier::Intermediary, true)?;
+        let most = AttributionQuery::MAX_CALLERS;
+        if !(1..=most).contains(&participants.len()) {
+            let allowed = format!("1 to {most} sites");
+            return Err(RangeError::new("participants", allowed, participants.len()).into());
+        }
+        let sites = participants.iter();
+        let parsed: Result<Vec<Site>, _> = sites
+            .map(|site| Site::parse(site, self.config.localhost))
+            .collect();
+        Ok(parsed?)
+    }
+
     fn check_querier(&self, querier: Querier, intermediary: bool) -> Result<(), ApiError> {
         let allowed = match querier {
             Querier::ConversionSite => return Ok(()),
@@ -519,109 +595,27 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Err(RangeError::new("querier", allowed, "the intermediary").into())
     }
 
-    /// The pass over the device.
+    /// What every call that measures does: one transaction with one write, and as much work
+    /// whatever it finds.
     fn measure(
         &mut self,
         conversion: &Conversion<'_>,
-        workspace: &mut Workspace<AttributionQuery>,
+        measurement: Measurement<'_>,
     ) -> Result<Measured, S::Error> {
-        let now = conversion.call.now;
         let mut work = self.begin()?;
-        if !work.state.enabled {
-            work.finish_uncharged()?;
-            return Ok(Measured::Disabled);
-        }
-        let clock = work.clock(now)?;
-        let query = work.query(clock, conversion)?;
-        let (policy, tx) = (&work.config.policy, &work.tx);
-        let mut draw = || work.randomness.credit();
-        generate_report(policy, tx, tx, &query, &mut draw, workspace)?;
-        let charged = work.commit_for(workspace.changes(), now)?;
-        if !charged.committed {
-            // Not possible within one transaction; if it were, nothing would be released.
-            workspace.make_null(&query);
-        }
-        work.finish()?;
-        Ok(Measured::Enabled {
-            charged: charged.anything,
-        })
+        let (measured, own) = work.measure(conversion, measurement)?;
+        work.finish_written()?;
+        self.decoy.even_out(conversion, &self.config, own);
+        Ok(measured)
     }
 
-    fn dry_run(&mut self, conversion: &Conversion<'_>) -> Result<Explanation, S::Error> {
-        let mut work = self.begin()?;
-        if !work.state.enabled {
-            return Ok(Explanation::disabled(conversion.options.histogram_size));
-        }
-        let clock = work.clock(conversion.call.now)?;
-        let query = work.query(clock, conversion)?;
-        let mut draw = || work.randomness.credit();
-        let mut explanation = Explanation::of(&work.config.policy, &work.tx, &query, &mut draw)?;
-        explanation.closed = work.closed_site(conversion)?;
-        work.finish()?;
-        Ok(explanation)
-    }
-
-    /// The shared conversion, and whether anything was charged for it.
-    fn create_shared(
+    /// What a call that measures would give. The transaction is never finished.
+    fn dry_run(
         &mut self,
         conversion: &Conversion<'_>,
-        participants: &[Site],
-    ) -> Result<(SharedConversion, bool), S::Error> {
-        let now = conversion.call.now;
-        let mut work = self.begin()?;
-        let id = work.state.next_object;
-        work.state.next_object = id.saturating_add(1);
-        if !work.state.enabled {
-            work.finish_uncharged()?;
-            return Ok((SharedConversion(id), false));
-        }
-        let clock = work.clock(now)?;
-        let mut query = work.query(clock, conversion)?;
-        query.set_callers(work.site_ids(participants)?);
-        let (policy, tx) = (&work.config.policy, &work.tx);
-        let mut draw = || work.randomness.credit();
-        let (object, _, changes) = AttributionObject::create(policy, tx, tx, &query, &mut draw)?;
-        let charged = work.commit_for(&changes, now)?;
-        if charged.committed {
-            work.tx.put_object(id, object)?;
-        }
-        work.finish()?;
-        Ok((SharedConversion(id), charged.anything))
-    }
-
-    fn take_share(
-        &mut self,
-        shared: SharedConversion,
-        conversion: &Conversion<'_>,
-    ) -> Result<(Histogram, Decision), S::Error> {
-        let mut work = self.begin()?;
-        let size = conversion.options.histogram_size;
-        let null = (Histogram::null(size), Decision::default());
-        let stored = work.tx.object(shared.0)?;
-        let (Some(mut object), Some(clock), true) =
-            (stored, work.known_clock(), work.state.enabled)
-        else {
-            work.finish_uncharged()?;
-            return Ok(null);
-        };
-        // Sites that nothing is stored of get numbers too: whether two shares overlap must follow
-        // from what they name, not from what is stored.
-        work.number_sites(conversion)?;
-        let query = work.query(clock, conversion)?;
-        // A site that the user cleared since has no conversions any more.
-        let readable = work.readable_from(clock, conversion)?;
-        if object.epochs().iter().any(|epoch| *epoch < readable) {
-            work.finish_uncharged()?;
-            return Ok(null);
-        }
-        let (outcome, changes) = object.share(&work.config.policy, &work.tx, &query)?;
-        let charged = work.commit_for(&changes, conversion.call.now)?;
-        if !charged.committed {
-            return Ok(null);
-        }
-        work.tx.put_object(shared.0, object)?;
-        work.finish()?;
-        Ok((outcome.report, outcome.decision))
+        measurement: Measurement<'_>,
+    ) -> Result<Explanation, S::Error> {
+        self.begin()?.explain(conversion, measurement)
     }
 
     /// Clearing with `forget_visits`: traces go, and the epochs they could be about with them.
@@ -652,19 +646,13 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let mut work = self.begin()?;
         // The draft looks at the oldest epoch first, which chooses the start of epochs.
         let oldest = work.oldest(now);
-        let clock = work.clock(oldest)?;
+        let clock = work.clock(oldest);
         let until = clock.epoch(work.state.latest_of(now));
-        for site in work.site_ids(sites)? {
+        for site in work.site_ids(sites, true)? {
             work.tx.close_site(site, until)?;
         }
         work.finish()
     }
-}
-
-/// What the pass over the device came to.
-enum Measured {
-    Enabled { charged: bool },
-    Disabled,
 }
 
 /// Why a store cannot be used.
@@ -684,7 +672,7 @@ pub enum OpenError<E> {
 }
 
 impl State {
-    /// The later of a moment and the latest at which anything was charged.
+    /// The later of a moment and the latest at which anything was measured.
     fn latest_of(&self, now: Timestamp) -> Timestamp {
         self.latest.map_or(now, |latest| latest.max(now))
     }

@@ -2,6 +2,7 @@
 
 use bigbird::{EpochIndex, Timestamp, UserAction};
 
+use crate::clock::EpochClock;
 use crate::error::{ApiError, RangeError};
 use crate::options::{ConversionOptions, ValidConversion};
 use crate::site::{Localhost, Site};
@@ -43,12 +44,12 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The id of its user action in an epoch.
-    pub(crate) fn action_id(&self, epoch: EpochIndex) -> UserAction {
+    /// The id of its user action in its epoch.
+    pub(crate) fn action_id(&self, clock: EpochClock) -> UserAction {
         /// Of all calls without one. Real ones begin at 1.
         const UNKNOWN: UserAction = UserAction(0);
-        let known = self.user_action.and_then(|action| action.id_in(epoch));
-        known.unwrap_or(UNKNOWN)
+        let id = |action: Action| action.id_at(self.now, clock);
+        self.user_action.and_then(id).unwrap_or(UNKNOWN)
     }
 }
 
@@ -62,8 +63,9 @@ pub struct Action(pub(crate) Numbering);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Numbering {
-    /// By the user agent.
-    Begun { id: UserAction, epoch: EpochIndex },
+    /// By the user agent, at a moment. Its epoch is that of the moment; it may not be known yet
+    /// when epochs begin, and beginning an action does not decide it.
+    Begun { id: UserAction, at: Timestamp },
     /// By the application.
     Given(u64),
 }
@@ -86,18 +88,21 @@ impl Action {
         Ok(Self(Numbering::Given(number)))
     }
 
-    /// Its id in an epoch, unless it ended before.
-    fn id_in(self, epoch: EpochIndex) -> Option<UserAction> {
+    /// Its id at a moment, unless it ended before.
+    fn id_at(self, now: Timestamp, clock: EpochClock) -> Option<UserAction> {
+        let epoch = clock.epoch(now);
         match self.0 {
-            Numbering::Begun { id, epoch: own } => (own == epoch).then_some(id),
-            // Consecutive numbers have consecutive ids, far above those of the user agent. Epochs
-            // come around after centuries.
-            Numbering::Given(number) => {
-                let epoch = epoch.0.cast_unsigned() & 0x7fff;
-                Some(UserAction(1 << 63 | epoch << 48 | number))
-            }
+            Numbering::Begun { id, at } => (clock.epoch(at) == epoch).then_some(id),
+            Numbering::Given(number) => Some(numbered_id(number, epoch)),
         }
     }
+}
+
+/// The id of an action that the application numbers. Consecutive numbers have consecutive ids, far
+/// above those of the user agent. The epoch field wraps after 32,768 epochs, some 600 years of weeks.
+fn numbered_id(number: u64, EpochIndex(epoch): EpochIndex) -> UserAction {
+    let epoch = epoch.cast_unsigned() & 0x7fff;
+    UserAction(1 << 63 | epoch << 48 | number)
 }
 
 /// Who receives a report.
@@ -143,11 +148,17 @@ pub(crate) struct Conversion<'a> {
 }
 
 impl Conversion<'_> {
+    /// Who receives the report, and whose budget pays.
+    pub(crate) fn querier(&self) -> &Site {
+        match (self.call.querier, &self.caller.intermediary) {
+            (Querier::Intermediary, Some(intermediary)) => intermediary,
+            _ => &self.caller.site,
+        }
+    }
+
     /// The sites that a user can clear to stop it: the conversion site, and the querier.
-    pub(crate) fn paying_sites(&self) -> impl Iterator<Item = &Site> {
-        let intermediary = self.caller.intermediary.as_ref();
-        let querier = intermediary.filter(|_| self.call.querier == Querier::Intermediary);
-        [Some(&self.caller.site), querier].into_iter().flatten()
+    pub(crate) fn paying_sites(&self) -> [&Site; 2] {
+        [&self.caller.site, self.querier()]
     }
 }
 
@@ -158,8 +169,8 @@ mod tests {
     #[test]
     fn a_number_is_one_action_in_an_epoch_and_another_in_the_next() {
         let id = |number, epoch| {
-            let action = Action::numbered(number).unwrap();
-            action.id_in(EpochIndex(epoch)).unwrap()
+            assert!(Action::numbered(number).is_ok());
+            numbered_id(number, EpochIndex(epoch))
         };
         assert_eq!(id(7, 3), id(7, 3));
         assert_ne!(id(7, 3), id(7, 4));

@@ -22,11 +22,6 @@ pub(crate) fn epoch_ms(days: u32) -> i64 {
     i64::from(days.max(1)) * DAY_MS
 }
 
-/// The hour of a moment, counted from 1970.
-pub(crate) fn hour(moment: Timestamp) -> i64 {
-    moment.0.div_euclid(HOUR_MS)
-}
-
 /// Translates moments into epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EpochClock {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bigbird::{Policy, Profile, StoreLimits};
+use bigbird::{Policy, Profile, StoreLimits, Timestamp};
 
 use crate::clock::epoch_ms;
 use crate::options::{AggregationProtocol, AggregationServices, Limits};
@@ -26,6 +26,9 @@ pub struct Config {
     pub release_after_ms: i64,
     /// How many impressions are kept.
     pub store_limits: StoreLimits,
+    /// How many shared conversions are kept; at least 1. A conversion is shared at once or never.
+    /// When there are too many, the oldest of the conversion site that has most goes.
+    pub max_shared_conversions: usize,
     /// When the start of epochs is chosen.
     pub epoch_start: EpochStart,
 }
@@ -34,12 +37,13 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EpochStart {
     /// With the first impression or conversion, so that every impression has an epoch from the
-    /// start, and limits are per epoch from the start.
+    /// start, and limits are per epoch from the start. Only a call that is valid and made while the
+    /// API is enabled chooses it.
     #[default]
     FirstUse,
-    /// With the first conversion, as the draft has it, if the profile has no user actions. For
-    /// recorded scenarios, which depend on the moment.
-    FirstConversion,
+    /// It is this moment. For recorded scenarios, which depend on it: the draft chooses it with the
+    /// first conversion.
+    At(Timestamp),
 }
 
 impl Config {
@@ -53,6 +57,7 @@ impl Config {
             localhost: Localhost::Refused,
             release_after_ms: 100,
             store_limits: StoreLimits::default(),
+            max_shared_conversions: 1024,
             epoch_start: EpochStart::default(),
         }
     }
@@ -70,11 +75,16 @@ impl Config {
     }
 }
 
-/// The random numbers of a user agent, in [0, 1).
+/// The random numbers of a user agent; fractions are in [0, 1).
 pub trait Randomness {
     /// Where in the last epoch the first one began; drawn once in a device's life.
     fn epoch_start(&mut self) -> f64;
 
     /// How credit is rounded.
     fn credit(&mut self) -> f64;
+
+    /// The handle of a shared conversion: 128 random bits, from a source that pages cannot predict.
+    /// Only a source that is meant to be repeatable, for tests, looks at the `number` of the shared
+    /// conversion, which is never given twice.
+    fn handle(&mut self, number: u64) -> u128;
 }

@@ -1,14 +1,16 @@
 //! A decoy device: work that looks like a conversion and means nothing.
 //!
 //! Whether a conversion charged something must not show in how much work it was. So every call
-//! makes two passes of the engine, one that finds impressions and charges for them and one that
-//! finds nothing. If the device itself is charged, the decoy's pass finds nothing; if the device
-//! has nothing, or may not be asked because the API is disabled, the decoy is charged instead.
+//! that measures makes two passes of the engine, one that finds impressions and charges for them
+//! and one that finds nothing. If the device itself is charged, the decoy's pass finds nothing; if
+//! the device has nothing, or may not be asked because the API is disabled, the decoy is charged
+//! instead. A call that takes a share attributes nothing on the device, so it makes both passes
+//! here, and takes a share of the decoy's if there is none of the device's.
 
 use bigbird::{
-    AttributionQuery, Capacity, EpochIndex, FilterKind, Histogram, Impression, ImpressionStore,
-    Ledger, Policy, Request, SiteId, StoreLimits, Timestamp, UserAction, Window, Workspace,
-    generate_report,
+    AttributionObject, AttributionQuery, Capacity, EpochIndex, FilterKind, Impression,
+    ImpressionStore, Ledger, Policy, Request, SiteId, StoreLimits, Timestamp, UserAction, Window,
+    Workspace, generate_report,
 };
 
 use crate::call::Conversion;
@@ -20,6 +22,17 @@ pub(crate) struct Decoy {
     policy: Policy,
     impressions: ImpressionStore,
     ledger: Ledger,
+}
+
+/// What a call did on the device itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OwnWork {
+    /// Nothing: the API is disabled.
+    Nothing,
+    /// A pass of the engine.
+    Pass { charged: bool },
+    /// It looked for an attribution object, to take a share of it.
+    Share { found: bool },
 }
 
 /// How many epochs the decoy has, and how many impressions in each, every one on a site of its
@@ -59,29 +72,25 @@ impl Decoy {
         }
     }
 
-    /// One pass with the measure of a request; its report is of no use unless it is null.
-    pub(crate) fn pass(
-        &mut self,
-        Conversion { options, valid, .. }: &Conversion<'_>,
-        config: &Config,
-        charged: bool,
-    ) -> Histogram {
-        let lookback_ms = i64::from(valid.lookback_days) * DAY_MS;
-        let epochs = (lookback_ms / config.period_ms() + 1).clamp(1, EPOCHS);
+    /// Does what a call did not do on the device, so that every call is the same work.
+    pub(crate) fn even_out(&mut self, conversion: &Conversion<'_>, config: &Config, own: OwnWork) {
+        match own {
+            OwnWork::Pass { charged } => self.pass(conversion, config, !charged),
+            OwnWork::Nothing => {
+                self.pass(conversion, config, true);
+                self.pass(conversion, config, false);
+            }
+            OwnWork::Share { found } => {
+                self.share(conversion, config, !found);
+                self.pass(conversion, config, false);
+            }
+        }
+    }
+
+    /// One pass with the measure of a request.
+    fn pass(&mut self, conversion: &Conversion<'_>, config: &Config, charged: bool) {
         let site = if charged { SITE } else { OTHER };
-        let request = Request {
-            querier: site,
-            conversion_site: site,
-            user_action: UserAction(2),
-            window: Window::new(EpochIndex(0), EpochIndex(epochs - 1))
-                .unwrap_or(Window::single(EpochIndex(0))),
-        };
-        let query = AttributionQuery::builder(request, Timestamp(0), options.histogram_size)
-            .credit(options.credit.as_slice())
-            .value(options.value, options.max_value)
-            .epsilon(options.epsilon)
-            .build()
-            .unwrap_or_else(|_| AttributionQuery::nothing(request, Timestamp(0)));
+        let query = query(conversion, config, site);
         let mut workspace = Workspace::default();
         let mut draw = || 0.5;
         let Ok(()) = generate_report(
@@ -92,10 +101,51 @@ impl Decoy {
             &mut draw,
             &mut workspace,
         );
-        let (report, _, changes) = workspace.into_parts();
         // Nothing here ever runs dry, and nothing depends on it.
-        let _ = self.ledger.commit(&changes);
+        let _ = self.ledger.commit(workspace.changes());
         self.ledger.reset();
-        report
     }
+
+    /// One pass that charges and makes an attribution object, and perhaps takes a share of it.
+    fn share(&mut self, conversion: &Conversion<'_>, config: &Config, take: bool) {
+        let query = query(conversion, config, SITE);
+        let mut draw = || 0.5;
+        let Ok((mut object, _, changes)) = AttributionObject::create(
+            &self.policy,
+            &self.impressions,
+            &self.ledger,
+            &query,
+            &mut draw,
+        );
+        let _ = self.ledger.commit(&changes);
+        if take {
+            let all = EpochIndex(0);
+            let Ok((_, changes)) = object.share(&self.policy, &self.ledger, &query, all);
+            let _ = self.ledger.commit(&changes);
+        }
+        self.ledger.reset();
+    }
+}
+
+/// A query with the measure of a request, by a site of the decoy's.
+fn query(
+    Conversion { options, valid, .. }: &Conversion<'_>,
+    config: &Config,
+    site: SiteId,
+) -> AttributionQuery {
+    let lookback_ms = i64::from(valid.lookback_days) * DAY_MS;
+    let epochs = (lookback_ms / config.period_ms() + 1).clamp(1, EPOCHS);
+    let request = Request {
+        querier: site,
+        conversion_site: site,
+        user_action: UserAction(2),
+        window: Window::new(EpochIndex(0), EpochIndex(epochs - 1))
+            .unwrap_or(Window::single(EpochIndex(0))),
+    };
+    AttributionQuery::builder(request, Timestamp(0), options.histogram_size)
+        .credit(options.credit.as_slice())
+        .value(options.value, options.max_value)
+        .epsilon(options.epsilon)
+        .build()
+        .unwrap_or_else(|_| AttributionQuery::nothing(request, Timestamp(0)))
 }

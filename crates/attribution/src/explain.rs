@@ -3,12 +3,11 @@
 use std::fmt;
 
 use bigbird::{
-    AttributionQuery, Cause, Check, Draws, Epsilon, EventStore, Fate, Filter, Histogram,
-    LedgerStore, MicroEpsilon, Policy, Query as _, UserAction, Workspace, generate_report,
+    AttributionQuery, Cause, Check, Decision, Draws, Epsilon, Fate, Filter, Histogram,
+    MicroEpsilon, Query as _, UserAction,
 };
 
 use crate::site::Site;
-use crate::storage::Transaction;
 
 /// What a conversion would give, and why. For developers on the device: it tells what is stored and
 /// spent, so nothing here turns it into something to send.
@@ -23,16 +22,40 @@ use crate::storage::Transaction;
 pub struct Explanation {
     /// Whether the API is enabled.
     pub enabled: bool,
-    /// The report it would give.
-    pub report: Histogram,
+    /// The report it would give; none for a shared conversion, of which shares are taken later.
+    pub report: Option<Histogram>,
     /// The first epoch of the lookback that may be read, if the user cleared some of it.
     pub readable_from: Option<i64>,
-    /// The site of the call whose data the user cleared, if that is why.
+    /// The site of the call whose data the user cleared, if that hides an epoch of the lookback (in
+    /// `w3c-draft`: if that spent its budget there).
     pub closed: Option<Site>,
+    /// Why a share is refused as a whole, if it is.
+    pub share_refusal: Option<ShareRefusal>,
     /// The one cause to name, if an epoch was dropped.
     pub cause: Option<Cause>,
     /// What happened in each epoch, oldest first.
     pub epochs: Vec<EpochExplanation>,
+}
+
+/// Why a share is refused as a whole: it is null, and costs nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShareRefusal {
+    /// There is no shared conversion of this handle, or not any more.
+    Unknown,
+    /// It does not fit the shared conversion.
+    Unfit,
+}
+
+impl fmt::Display for ShareRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Unknown => "there is no shared conversion of this handle, or not any more",
+            Self::Unfit => {
+                "the share does not fit: the caller is not a participant, or value, maxValue, \
+                 credit or epsilon differ, or its impressions were taken already"
+            }
+        })
+    }
 }
 
 /// What happened in one epoch.
@@ -92,65 +115,76 @@ impl fmt::Display for FilterName<'_> {
     }
 }
 
+/// What a dry run gives: the report, if there is one, and why.
+pub(crate) type DryRun = (Option<Histogram>, Decision);
+
 impl Explanation {
+    /// Whether the user cleared every epoch that it would read.
+    pub fn nothing_readable(&self) -> bool {
+        self.readable_from.is_some() && self.epochs.is_empty()
+    }
+
     /// The explanation of a request while the API is disabled.
-    pub(crate) fn disabled(histogram_size: u32) -> Self {
+    pub(crate) fn disabled(report: Option<Histogram>) -> Self {
         Self {
             enabled: false,
             readable_from: None,
             closed: None,
-            report: Histogram::null(histogram_size),
+            share_refusal: None,
+            report,
             cause: None,
             epochs: Vec::new(),
         }
     }
 
-    /// Runs a query without committing anything.
-    pub(crate) fn of<T: Transaction<E>, E>(
-        policy: &Policy,
-        tx: &T,
+    /// Explains what `run` says of a query, without committing anything. `name` gives the site of a
+    /// filter; `draw` gives random numbers.
+    ///
+    /// With `search`, it is tried which smaller epsilon would have passed.
+    pub(crate) fn of<E>(
         query: &AttributionQuery,
+        search: bool,
         draw: &mut dyn FnMut() -> f64,
+        name: &dyn Fn(Filter) -> Result<Option<Site>, E>,
+        run: impl Fn(&AttributionQuery, &mut dyn FnMut() -> f64) -> Result<DryRun, E>,
     ) -> Result<Self, E> {
         // Every run sees the same random numbers, or they would not be comparable.
         let mut tape = Vec::new();
-        let mut workspace = Workspace::default();
-        run(policy, tx, query, draw, &mut tape, &mut workspace)?;
-        let decision = workspace.decision();
+        let mut run = |query: &AttributionQuery| {
+            let mut draws = Draws::new(draw, &mut tape);
+            run(query, &mut || draws.draw())
+        };
+        let (report, decision) = run(query)?;
         let mut epochs = Vec::new();
-        for epoch in decision.epochs() {
+        for (at, epoch) in decision.epochs().enumerate() {
             let filters = epoch.checks.iter().chain(epoch.dropped_sites);
-            let filters: Result<Vec<_>, _> = filters
+            let filters: Result<Vec<_>, E> = filters
                 .map(|check| {
                     Ok(FilterExplanation {
-                        site: match check.filter.site() {
-                            Some(id) => tx.site(id)?,
-                            None => None,
-                        },
+                        site: name(check.filter)?,
                         check: *check,
                     })
                 })
                 .collect();
+            let refused = matches!(epoch.fate, Fate::Dropped(Cause::Filter(_)));
             epochs.push(EpochExplanation {
                 epoch: epoch.epoch.0,
                 matched: epoch.matched,
                 fate: epoch.fate,
                 filters: filters?,
-                largest_epsilon: None,
+                largest_epsilon: match search && refused {
+                    true => largest_epsilon(query, at, &mut run)?,
+                    false => None,
+                },
             });
-        }
-        for (at, explained) in epochs.iter_mut().enumerate() {
-            if matches!(explained.fate, Fate::Dropped(Cause::Filter(_))) {
-                explained.largest_epsilon =
-                    largest_epsilon(policy, tx, query, draw, &mut tape, at)?;
-            }
         }
         Ok(Self {
             enabled: true,
             readable_from: query.request().window.first_readable().map(|epoch| epoch.0),
             closed: None,
+            share_refusal: None,
             cause: decision.first_cause(),
-            report: workspace.report().clone(),
+            report,
             epochs,
         })
     }
@@ -158,48 +192,24 @@ impl Explanation {
 
 /// The largest epsilon, in µε, with which the epoch at a place in the window passes. Losses grow
 /// with epsilon, so it is found by halving.
-fn largest_epsilon<L>(
-    policy: &Policy,
-    store: &L,
+fn largest_epsilon<E>(
     query: &AttributionQuery,
-    draw: &mut dyn FnMut() -> f64,
-    tape: &mut Vec<f64>,
     at: usize,
-) -> Result<Option<MicroEpsilon>, <L as LedgerStore>::Error>
-where
-    L: LedgerStore + EventStore<AttributionQuery, Error = <L as LedgerStore>::Error>,
-{
-    let mut workspace = Workspace::default();
+    run: &mut dyn FnMut(&AttributionQuery) -> Result<DryRun, E>,
+) -> Result<Option<MicroEpsilon>, E> {
     let (mut fits, mut too_large) = (0, query.epsilon().micro().get());
     while too_large - fits > 1 {
         let middle = MicroEpsilon::new(fits + (too_large - fits) / 2);
         let Ok(epsilon) = Epsilon::new(middle.to_epsilon()) else {
             break;
         };
-        let smaller = query.with_epsilon(epsilon);
-        run(policy, store, &smaller, draw, tape, &mut workspace)?;
-        let epoch = workspace.decision().epochs().nth(at);
-        if epoch.is_some_and(|epoch| epoch.fate == Fate::Passed) {
+        let (_, decision) = run(&query.with_epsilon(epsilon))?;
+        let passed = decision.epochs().nth(at).map(|epoch| epoch.fate) == Some(Fate::Passed);
+        if passed {
             fits = middle.get();
         } else {
             too_large = middle.get();
         }
     }
     Ok((fits > 0).then_some(MicroEpsilon::new(fits)))
-}
-
-/// Runs a query with the random numbers of a tape, which grows as more are needed.
-fn run<L>(
-    policy: &Policy,
-    store: &L,
-    query: &AttributionQuery,
-    draw: &mut dyn FnMut() -> f64,
-    tape: &mut Vec<f64>,
-    workspace: &mut Workspace<AttributionQuery>,
-) -> Result<(), <L as LedgerStore>::Error>
-where
-    L: LedgerStore + EventStore<AttributionQuery, Error = <L as LedgerStore>::Error>,
-{
-    let mut draws = Draws::new(draw, tape);
-    generate_report(policy, store, store, query, &mut || draws.draw(), workspace)
 }

@@ -15,6 +15,7 @@
 //! | know whether a page may call | [`Activation`] |
 //! | set it up | [`Config`], [`Limits`], [`bigbird::Profile`] |
 //! | keep its data | [`Storage`], [`Transaction`], [`Memory`] |
+//! | share a conversion among intermediaries | [`UserAgent::create_shared_conversion`], [`UserAgent::take_share`] |
 //! | understand a null report | [`UserAgent::explain`], [`Explanation`] |
 //!
 //! ```
@@ -25,6 +26,7 @@
 //! impl Randomness for Half {
 //!     fn epoch_start(&mut self) -> f64 { 0.5 }
 //!     fn credit(&mut self) -> f64 { 0.5 }
+//!     fn handle(&mut self, number: u64) -> u128 { number.into() } // for a test; else random bits
 //! }
 //!
 //! let config = Config::new(Profile::BigBird).with_service("https://agg.example");
@@ -54,28 +56,29 @@ mod decoy;
 mod error;
 mod explain;
 mod headers;
+mod measure;
 mod memory;
 mod options;
 mod release;
-#[cfg(feature = "scenarios")]
 pub mod requests;
-#[cfg(feature = "scenarios")]
 pub mod scenario;
+mod shared;
 mod site;
 mod storage;
 mod work;
 
 pub use activation::Activation;
-pub use agent::{Answer, Budget, OpenError, SharedConversion, UserAgent};
+pub use agent::{Answer, Budget, OpenError, SharedAnswer, UserAgent};
 pub use call::{Action, Call, Querier};
 pub use config::{Config, EpochStart, Randomness};
 pub use error::{AgentError, ApiError, NotAllowed, RangeError};
-pub use explain::{EpochExplanation, Explanation, FilterExplanation};
+pub use explain::{EpochExplanation, Explanation, FilterExplanation, ShareRefusal};
 pub use headers::{HeaderError, parse_measure_conversion, parse_save_impression};
 pub use memory::{Memory, MemoryTransaction};
 pub use options::{
     AggregationProtocol, AggregationServices, ConversionOptions, ImpressionOptions, Limits,
 };
 pub use release::Held;
+pub use shared::{HandleError, SharedConversion};
 pub use site::{Localhost, Site, SiteError};
-pub use storage::{MAX_OBJECTS, Setup, State, Storage, Transaction};
+pub use storage::{Setup, State, Storage, StoredObject, Transaction};

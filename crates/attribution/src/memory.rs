@@ -7,15 +7,16 @@ use std::sync::OnceLock;
 
 use bigbird::attribution::Touch;
 use bigbird::{
-    Admission, AttributionObject, AttributionQuery, Balance, Changes, Check, CommitError,
-    EpochIndex, EventStore, Filter, Impression, ImpressionStore, Ledger, LedgerStore, Policy,
-    Relevant, SiteId, StoreLimits, Timestamp, UserAction,
+    Admission, AttributionQuery, Balance, Changes, Check, CommitError, EpochIndex, EventStore,
+    Filter, Impression, ImpressionStore, Ledger, LedgerStore, LedgerView, Policy, Relevant, SiteId,
+    StoreLimits, Timestamp, UserAction,
 };
 use hashbrown::{HashSet, HashTable};
 use rustc_hash::FxBuildHasher;
 
+use crate::shared::SharedConversion;
 use crate::site::Site;
-use crate::storage::{MAX_OBJECTS, State, Storage, Transaction};
+use crate::storage::{State, Storage, StoredObject, Transaction};
 
 /// Everything a user agent keeps, in memory. It lasts as long as the process, so it is for tests,
 /// for simulation, and for private browsing.
@@ -23,12 +24,11 @@ use crate::storage::{MAX_OBJECTS, State, Storage, Transaction};
 pub struct Memory {
     ledger: Ledger,
     impressions: ImpressionStore,
-    /// Impressions saved before there were epochs, by hour.
-    held: ImpressionStore,
     /// The last epoch in which a conversion site is closed.
     closed: BTreeMap<SiteId, EpochIndex>,
     sites: Sites,
-    objects: BTreeMap<u64, AttributionObject>,
+    /// By number, so that the oldest come first.
+    objects: BTreeMap<u64, StoredObject>,
     state: State,
 }
 
@@ -38,7 +38,6 @@ impl Memory {
         Self {
             ledger: Ledger::new(policy),
             impressions: ImpressionStore::new(limits),
-            held: ImpressionStore::new(limits),
             closed: BTreeMap::new(),
             sites: Sites::default(),
             objects: BTreeMap::new(),
@@ -51,14 +50,9 @@ impl Memory {
         &self.ledger
     }
 
-    /// The impressions that have an epoch.
+    /// The impressions.
     pub fn impressions(&self) -> &ImpressionStore {
         &self.impressions
-    }
-
-    /// How many impressions are stored, with or without an epoch.
-    pub fn impression_count(&self) -> usize {
-        self.impressions.len() + self.held.len()
     }
 
     /// How many sites have a number.
@@ -71,32 +65,15 @@ impl Memory {
         self.sites.names.get(id.0 as usize)?.as_ref()
     }
 
-    /// Drops the oldest object of the conversion site that has most.
-    fn drop_an_object(&mut self) {
-        let mut of_site: BTreeMap<SiteId, Vec<u64>> = BTreeMap::new();
-        for (&id, object) in &self.objects {
-            of_site
-                .entry(object.conversion_site())
-                .or_default()
-                .push(id);
-        }
-        let most = of_site.into_values().max_by_key(Vec::len);
-        if let Some(oldest) = most.and_then(|ids| ids.first().copied()) {
-            self.objects.remove(&oldest);
-        }
-    }
-
     /// Takes numbers back from sites that nothing names any more.
     fn forget_unused_sites(&mut self) {
         let mut used: HashSet<SiteId, FxBuildHasher> = HashSet::default();
-        for store in [&self.impressions, &self.held] {
-            for epoch in store.epochs() {
-                for impression in store.impressions(epoch) {
-                    used.insert(impression.site);
-                    used.insert(impression.caller());
-                    used.extend(impression.conversion_sites);
-                    used.extend(impression.conversion_callers);
-                }
+        for epoch in self.impressions.epochs() {
+            for impression in self.impressions.impressions(epoch) {
+                used.insert(impression.site);
+                used.insert(impression.caller());
+                used.extend(impression.conversion_sites);
+                used.extend(impression.conversion_callers);
             }
         }
         for view in self.ledger.epochs() {
@@ -112,8 +89,8 @@ impl Memory {
                 used.extend(view.admitted(action));
             }
         }
-        for object in self.objects.values() {
-            used.extend(object.sites());
+        for stored in self.objects.values() {
+            used.extend(stored.object.sites());
         }
         used.extend(self.closed.keys());
         self.sites.sweep(&used);
@@ -139,7 +116,7 @@ impl Storage for Memory {
 #[derive(Debug)]
 pub struct MemoryTransaction<'t>(&'t mut Memory);
 
-impl LedgerStore for MemoryTransaction<'_> {
+impl LedgerView for MemoryTransaction<'_> {
     type Error = Infallible;
 
     fn first_epoch(&self) -> Result<EpochIndex, Infallible> {
@@ -158,7 +135,9 @@ impl LedgerStore for MemoryTransaction<'_> {
     ) -> Result<Admission, Infallible> {
         Ok(self.0.ledger.admission(action, epoch, site))
     }
+}
 
+impl LedgerStore for MemoryTransaction<'_> {
     fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<Infallible>> {
         Ok(self.0.ledger.commit(changes)?)
     }
@@ -217,36 +196,10 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         Ok(())
     }
 
-    fn hold_impression(
-        &mut self,
-        hour: EpochIndex,
-        impression: &Impression<'_>,
-    ) -> Result<(), Infallible> {
-        self.0.held.save(hour, impression);
-        Ok(())
-    }
-
-    fn assign_epochs(
-        &mut self,
-        epoch_of: &dyn Fn(Timestamp) -> EpochIndex,
-    ) -> Result<(), Infallible> {
-        let Memory {
-            held, impressions, ..
-        } = &mut *self.0;
-        for hour in held.epochs() {
-            for impression in held.impressions(hour) {
-                impressions.save(epoch_of(impression.timestamp), &impression);
-            }
-        }
-        held.reset();
-        Ok(())
-    }
-
     fn forget_site(&mut self, site: SiteId) -> Result<(), Infallible> {
         self.0.impressions.forget_site(site);
-        self.0.held.forget_site(site);
         let objects = self.0.objects.values_mut();
-        objects.for_each(|object| object.forget_site(site));
+        objects.for_each(|stored| stored.object.forget_site(site));
         Ok(())
     }
 
@@ -255,12 +208,11 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
             sites.is_some_and(|sites| !sites.contains(&impression.site))
         };
         self.0.impressions.retain(keep);
-        self.0.held.retain(keep);
         match sites {
             None => self.0.objects.clear(),
             Some(sites) => {
                 let objects = self.0.objects.values_mut();
-                objects.for_each(|object| object.forget_impression_sites(sites));
+                objects.for_each(|stored| stored.object.forget_impression_sites(sites));
             }
         }
         Ok(())
@@ -270,7 +222,6 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         // It can match at the very moment of its expiry (notes on the draft, row 12).
         let keep = |impression: Impression<'_>| impression.expires >= now;
         self.0.impressions.retain(keep);
-        self.0.held.retain(keep);
         Ok(())
     }
 
@@ -287,9 +238,8 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
     fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), Infallible> {
         self.0.ledger.prune_before(epoch);
         self.0.impressions.prune_before(epoch);
-        let reachable =
-            |object: &AttributionObject| object.epochs().iter().any(|paid| *paid >= epoch);
-        self.0.objects.retain(|_, object| reachable(object));
+        let kept = |stored: &StoredObject| stored.object.created() >= epoch;
+        self.0.objects.retain(|_, stored| kept(stored));
         self.0.closed.retain(|_, until| *until >= epoch);
         Ok(())
     }
@@ -299,16 +249,25 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         Ok(())
     }
 
-    fn put_object(&mut self, id: u64, object: AttributionObject) -> Result<(), Infallible> {
-        self.0.objects.insert(id, object);
-        while self.0.objects.len() > MAX_OBJECTS {
-            self.0.drop_an_object();
-        }
+    fn put_object(&mut self, stored: StoredObject) -> Result<(), Infallible> {
+        self.0.objects.insert(stored.number, stored);
         Ok(())
     }
 
-    fn object(&self, id: u64) -> Result<Option<AttributionObject>, Infallible> {
-        Ok(self.0.objects.get(&id).cloned())
+    fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, Infallible> {
+        let mut objects = self.0.objects.values();
+        Ok(objects.find(|stored| stored.shared == shared).cloned())
+    }
+
+    fn objects(&self) -> Result<Vec<(u64, SiteId)>, Infallible> {
+        let objects = self.0.objects.values();
+        let listed = |stored: &StoredObject| (stored.number, stored.object.conversion_site());
+        Ok(objects.map(listed).collect())
+    }
+
+    fn remove_object(&mut self, number: u64) -> Result<(), Infallible> {
+        self.0.objects.remove(&number);
+        Ok(())
     }
 
     fn finish(self) -> Result<(), Infallible> {

@@ -3,6 +3,7 @@
 //! The names are those of the W3C's end-to-end tests; `docs/vectors.md` describes them, with what
 //! we add.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use bigbird::{Decision, Histogram, Timestamp};
@@ -12,10 +13,11 @@ use crate::activation::Activation;
 use crate::agent::{Answer, UserAgent};
 use crate::call::{Action, Call, Querier};
 use crate::config::Randomness;
-use crate::error::{AgentError, ApiError};
+use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::Explanation;
 use crate::options::{ConversionOptions, ImpressionOptions};
 use crate::release::Held;
+use crate::shared::SharedConversion;
 use crate::site::{Localhost, Site};
 use crate::storage::Storage;
 
@@ -30,19 +32,32 @@ use crate::storage::Storage;
 pub enum Request {
     /// A page saves an impression.
     SaveImpression {
-        site: String,
-        intermediary_site: Option<String>,
-        user_action: Option<u64>,
+        #[serde(flatten)]
+        caller: CallerInput,
         options: ImpressionInput,
     },
     /// A page measures a conversion.
     MeasureConversion {
-        site: String,
-        intermediary_site: Option<String>,
-        user_action: Option<u64>,
-        #[serde(default)]
-        querier: QuerierInput,
+        #[serde(flatten)]
+        caller: CallerInput,
+        querier: Option<QuerierInput>,
         options: ConversionInput,
+    },
+    /// Ours: a page creates a conversion that several intermediaries share.
+    CreateSharedConversion {
+        #[serde(flatten)]
+        caller: CallerInput,
+        querier: Option<QuerierInput>,
+        options: ConversionInput,
+        participants: Vec<String>,
+    },
+    /// Ours: a page takes its share of a shared conversion.
+    TakeShare {
+        #[serde(flatten)]
+        caller: CallerInput,
+        querier: Option<QuerierInput>,
+        options: ConversionInput,
+        shared: SharedConversion,
     },
     /// A response asks to clear a site's data.
     ClearImpressionsForSite { site: String },
@@ -57,10 +72,14 @@ pub enum Request {
     /// The user disables the API.
     #[serde(rename = "disableAPI")]
     DisableApi,
-    /// Ours: the user interacts with the tab.
-    Activate,
-    /// Ours: the tab is navigated.
+    /// The user interacts with a tab.
+    #[serde(alias = "activate")]
+    UpdateActivationTimestamp {
+        top_level_traversable: Option<String>,
+    },
+    /// Ours: a tab is navigated.
     Navigate {
+        top_level_traversable: Option<String>,
         from: Option<String>,
         to: Option<String>,
     },
@@ -68,12 +87,38 @@ pub enum Request {
     Maintain,
 }
 
+/// Who makes a call.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallerInput {
+    /// The host of the top-level page.
+    pub site: String,
+    /// The host of the frame that calls, if it is of another site.
+    pub intermediary_site: Option<String>,
+    /// The number of the user action that caused the call.
+    pub user_action: Option<u64>,
+    /// The tab, where that matters: if it is named, the call needs an activation of it.
+    pub top_level_traversable: Option<String>,
+}
+
+impl CallerInput {
+    fn call(&self, now: Timestamp, querier: Querier) -> Numbered<'_> {
+        Numbered {
+            call: Call {
+                intermediary: self.intermediary_site.as_deref(),
+                querier,
+                ..Call::new(&self.site, now)
+            },
+            user_action: self.user_action,
+        }
+    }
+}
+
 /// Who is the querier of a conversion.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum QuerierInput {
     /// The conversion site.
-    #[default]
     ConversionSite,
     /// The intermediary.
     Intermediary,
@@ -145,11 +190,13 @@ impl Request {
         match self {
             Self::SaveImpression { .. } => "saveImpression",
             Self::MeasureConversion { .. } => "measureConversion",
+            Self::CreateSharedConversion { .. } => "createSharedConversion",
+            Self::TakeShare { .. } => "takeShare",
             Self::ClearImpressionsForSite { .. } => "clearImpressionsForSite",
             Self::ClearBrowsingHistoryForAttribution { .. } => "clearBrowsingHistoryForAttribution",
             Self::EnableApi => "enableAPI",
             Self::DisableApi => "disableAPI",
-            Self::Activate => "activate",
+            Self::UpdateActivationTimestamp { .. } => "updateActivationTimestamp",
             Self::Navigate { .. } => "navigate",
             Self::Maintain => "maintain",
         }
@@ -157,55 +204,73 @@ impl Request {
 
     /// The impression it saves: the call and its options.
     pub fn impression(&self, now: Timestamp) -> Option<(Numbered<'_>, ImpressionOptions)> {
-        let Self::SaveImpression {
-            site,
-            intermediary_site,
-            user_action,
-            options,
-        } = self
-        else {
-            return None;
-        };
-        let call = Call {
-            intermediary: intermediary_site.as_deref(),
-            ..Call::new(site, now)
-        };
-        Some((
-            Numbered {
-                call,
-                user_action: *user_action,
-            },
-            options.options(),
-        ))
+        match self {
+            Self::SaveImpression { caller, options } => {
+                Some((caller.call(now, Querier::default()), options.options()))
+            }
+            _ => None,
+        }
     }
 
-    /// The conversion it measures: the call and its options.
-    pub fn conversion(&self, now: Timestamp) -> Option<(Numbered<'_>, ConversionOptions)> {
-        let Self::MeasureConversion {
-            site,
-            intermediary_site,
-            user_action,
-            querier,
-            options,
-        } = self
-        else {
-            return None;
+    /// The conversion it measures, creates to share, or takes a share of: the call and its options.
+    ///
+    /// # Errors
+    /// If it names a querier that cannot be.
+    pub fn conversion(
+        &self,
+        now: Timestamp,
+    ) -> Result<Option<(Numbered<'_>, ConversionOptions)>, ApiError> {
+        let (caller, querier, options) = match self {
+            Self::MeasureConversion {
+                caller,
+                querier,
+                options,
+            }
+            | Self::CreateSharedConversion {
+                caller,
+                querier,
+                options,
+                ..
+            } => (caller, *querier, options),
+            Self::TakeShare {
+                caller,
+                querier,
+                options,
+                ..
+            } => {
+                // Who takes a share receives it and pays, so there is nothing to choose.
+                let other = *querier == Some(QuerierInput::ConversionSite);
+                if other && caller.intermediary_site.is_some() {
+                    let allowed = "the intermediary, which takes the share";
+                    return Err(RangeError::new("querier", allowed, "conversionSite").into());
+                }
+                (caller, None, options)
+            }
+            _ => return Ok(None),
         };
-        let call = Call {
-            intermediary: intermediary_site.as_deref(),
-            querier: match querier {
-                QuerierInput::ConversionSite => Querier::ConversionSite,
-                QuerierInput::Intermediary => Querier::Intermediary,
-            },
-            ..Call::new(site, now)
+        let querier = match querier {
+            Some(QuerierInput::Intermediary) => Querier::Intermediary,
+            Some(QuerierInput::ConversionSite) | None => Querier::ConversionSite,
         };
-        Some((
-            Numbered {
-                call,
-                user_action: *user_action,
-            },
-            options.options(),
-        ))
+        Ok(Some((caller.call(now, querier), options.options())))
+    }
+
+    /// The tab that it names.
+    fn tab(&self) -> Option<&str> {
+        match self {
+            Self::SaveImpression { caller, .. }
+            | Self::MeasureConversion { caller, .. }
+            | Self::CreateSharedConversion { caller, .. }
+            | Self::TakeShare { caller, .. } => caller.top_level_traversable.as_deref(),
+            Self::UpdateActivationTimestamp {
+                top_level_traversable,
+            }
+            | Self::Navigate {
+                top_level_traversable,
+                ..
+            } => top_level_traversable.as_deref(),
+            _ => None,
+        }
     }
 }
 
@@ -224,23 +289,32 @@ pub enum Outcome {
     Done,
     /// A report, held until it is time, and why.
     Report(Held<Histogram>, Decision),
+    /// The handle of a shared conversion, held until it is time, and why.
+    Shared(Held<SharedConversion>, Decision),
 }
 
-/// Makes requests to a user agent, as one tab of a browser.
+/// Makes requests to a user agent, as the tabs of a browser.
 #[derive(Debug)]
 pub struct Player<S, R> {
     /// The user agent.
     pub agent: UserAgent<S, R>,
-    /// Whether calls need a user activation.
-    tab: Option<Activation>,
+    /// How long an activation lasts, if also calls need one that name no tab.
+    activation_ms: Option<i64>,
+    /// The tabs in which something happened; the one without a name is `None`.
+    tabs: BTreeMap<Option<String>, Activation>,
 }
 
+/// How long an activation lasts in the W3C's end-to-end tests, in which calls name their tab.
+const ACTIVATION_MS: i64 = 1_000_000;
+
 impl<S: Storage, R: Randomness> Player<S, R> {
-    /// On a user agent, whose calls need an activation that lasts so long, or none.
+    /// On a user agent, whose calls need an activation that lasts so long. If it is not said how
+    /// long, only calls that name their tab need one.
     pub fn new(agent: UserAgent<S, R>, activation_ms: Option<i64>) -> Self {
         Self {
             agent,
-            tab: activation_ms.map(Activation::new),
+            activation_ms,
+            tabs: BTreeMap::new(),
         }
     }
 
@@ -253,23 +327,18 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         request: &Request,
         now: Timestamp,
     ) -> Result<Outcome, AgentError<S::Error>> {
+        if let Some((call, options)) = request.impression(now) {
+            self.check_activation(request, now)?;
+            let call = self.with_action(call)?;
+            self.agent.save_impression(&call, &options)?;
+            return Ok(Outcome::Done);
+        }
+        if let Some((call, options)) = request.conversion(now)? {
+            self.check_activation(request, now)?;
+            let call = self.with_action(call)?;
+            return self.measure(request, &call, &options);
+        }
         match request {
-            Request::SaveImpression { .. } => {
-                if let Some((call, options)) = request.impression(now) {
-                    self.check_activation(now)?;
-                    let call = self.with_action(call)?;
-                    self.agent.save_impression(&call, &options)?;
-                }
-            }
-            Request::MeasureConversion { .. } => {
-                if let Some((call, options)) = request.conversion(now) {
-                    self.check_activation(now)?;
-                    let call = self.with_action(call)?;
-                    let Answer { report, decision } =
-                        self.agent.measure_conversion(&call, &options)?;
-                    return Ok(Outcome::Report(report, decision));
-                }
-            }
             Request::ClearImpressionsForSite { site } => {
                 let cleared = self.agent.clear_impressions_for_site(site);
                 cleared.map_err(AgentError::Store)?;
@@ -282,27 +351,45 @@ impl<S: Storage, R: Randomness> Player<S, R> {
                 .clear_browsing_history(sites, *forget_visits, now)?,
             Request::EnableApi => self.agent.set_enabled(true).map_err(AgentError::Store)?,
             Request::DisableApi => self.agent.set_enabled(false).map_err(AgentError::Store)?,
-            Request::Activate => {
-                if let Some(tab) = &mut self.tab {
-                    tab.activate(now);
-                }
-            }
-            Request::Navigate { from, to } => {
+            Request::UpdateActivationTimestamp { .. } => self.tab(request).activate(now),
+            Request::Navigate { from, to, .. } => {
                 let site = |host: &Option<String>| {
                     let host = host.as_deref()?;
                     Site::parse(host, Localhost::Refused).ok()
                 };
-                if let Some(tab) = &mut self.tab {
-                    tab.navigate(site(from).as_ref(), site(to).as_ref());
-                }
+                let tab = self.tab(request);
+                tab.navigate(site(from).as_ref(), site(to).as_ref());
             }
             Request::Maintain => self.agent.maintain(now).map_err(AgentError::Store)?,
+            Request::SaveImpression { .. }
+            | Request::MeasureConversion { .. }
+            | Request::CreateSharedConversion { .. }
+            | Request::TakeShare { .. } => {}
         }
         Ok(Outcome::Done)
     }
 
-    /// Says what the conversion of a request would give, and why, without measuring it; nothing if
-    /// it measures none.
+    fn measure(
+        &mut self,
+        request: &Request,
+        call: &Call<'_>,
+        options: &ConversionOptions,
+    ) -> Result<Outcome, AgentError<S::Error>> {
+        let agent = &mut self.agent;
+        let Answer { report, decision } = match request {
+            Request::CreateSharedConversion { participants, .. } => {
+                let created =
+                    agent.create_shared_conversion(call, options, &strings(participants))?;
+                return Ok(Outcome::Shared(created.shared, created.decision));
+            }
+            Request::TakeShare { shared, .. } => agent.take_share(*shared, call, options)?,
+            _ => agent.measure_conversion(call, options)?,
+        };
+        Ok(Outcome::Report(report, decision))
+    }
+
+    /// Says what a request that measures would give, and why, without measuring; nothing if it
+    /// measures nothing.
     ///
     /// # Errors
     /// If the call is invalid, or the store failed.
@@ -311,11 +398,19 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         request: &Request,
         now: Timestamp,
     ) -> Result<Option<Explanation>, AgentError<S::Error>> {
-        let Some((call, options)) = request.conversion(now) else {
+        let Some((call, options)) = request.conversion(now)? else {
             return Ok(None);
         };
-        let call = self.with_action(call)?;
-        self.agent.explain(&call, &options).map(Some)
+        let call = &self.with_action(call)?;
+        let agent = &mut self.agent;
+        let explained = match request {
+            Request::CreateSharedConversion { participants, .. } => {
+                agent.explain_shared_conversion(call, &options, &strings(participants))
+            }
+            Request::TakeShare { shared, .. } => agent.explain_share(*shared, call, &options),
+            _ => agent.explain(call, &options),
+        };
+        explained.map(Some)
     }
 
     /// The call with its user action: that of its number, or one of its own.
@@ -328,7 +423,7 @@ impl<S: Storage, R: Randomness> Player<S, R> {
     ) -> Result<Call<'a>, AgentError<S::Error>> {
         let Numbered { call, user_action } = numbered;
         if self.agent.config().policy.matches_own_action() {
-            // Without user actions, beginning one would only choose when epochs begin.
+            // It does not look at user actions.
             return Ok(call);
         }
         let action = match user_action {
@@ -341,12 +436,23 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         Ok(call.by(action))
     }
 
-    fn check_activation(&mut self, now: Timestamp) -> Result<(), ApiError> {
-        match &mut self.tab {
-            Some(tab) => Ok(tab.check(now)?),
-            None => Ok(()),
+    fn check_activation(&mut self, request: &Request, now: Timestamp) -> Result<(), ApiError> {
+        if request.tab().is_some() || self.activation_ms.is_some() {
+            self.tab(request).check(now)?;
         }
+        Ok(())
     }
+
+    /// The tab of a request.
+    fn tab(&mut self, request: &Request) -> &mut Activation {
+        let lasts = self.activation_ms.unwrap_or(ACTIVATION_MS);
+        let tab = self.tabs.entry(request.tab().map(str::to_owned));
+        tab.or_insert(Activation::new(lasts))
+    }
+}
+
+fn strings(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
 }
 
 /// An error as JSON: a JavaScript error by its name, a `DOMException` as an object.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::agent::UserAgent;
+use crate::clock::{EpochClock, days_before};
 use crate::config::{Config, EpochStart, Randomness};
 use crate::error::{AgentError, ApiError};
 use crate::explain::Explanation;
@@ -20,6 +21,7 @@ use crate::headers::{parse_measure_conversion, parse_save_impression};
 use crate::memory::Memory;
 use crate::options::{AggregationProtocol, ConversionOptions, ImpressionOptions, Limits};
 use crate::requests::{self, ErrorName, Player, Request};
+use crate::shared::SharedConversion;
 use crate::site::{Localhost, Site};
 use crate::storage::Storage;
 
@@ -78,6 +80,8 @@ pub struct ScenarioConfig {
     activation_seconds: Option<i64>,
     /// Ours: how many impressions an epoch keeps.
     impressions_per_epoch: Option<std::num::NonZeroU32>,
+    /// Ours: how many shared conversions are kept.
+    max_shared_conversions: Option<usize>,
 }
 
 /// Something that happens at a second, and what it should give.
@@ -97,6 +101,8 @@ pub struct Event {
     expected_cause: Option<String>,
     /// Ours: the random numbers of this report, in order.
     draws: Option<Vec<f64>>,
+    /// Ours: the random handle of the shared conversion that is created.
+    handle: Option<SharedConversion>,
 }
 
 /// What a conversion should give.
@@ -257,9 +263,11 @@ impl ScenarioConfig {
             aggregation_services: services
                 .map(|url| (url.clone(), AggregationProtocol::Dap18Histogram))
                 .collect(),
-            epoch_start: EpochStart::FirstConversion,
             ..Config::new(profile)
         };
+        if let Some(most) = self.max_shared_conversions {
+            config.max_shared_conversions = most;
+        }
         if let Some(impressions_per_epoch) = self.impressions_per_epoch {
             config.store_limits = StoreLimits {
                 impressions_per_epoch,
@@ -275,9 +283,14 @@ pub struct Prescribed {
     epoch_start: f64,
     credit: f64,
     draws: std::vec::IntoIter<f64>,
+    handle: Option<SharedConversion>,
 }
 
 impl Randomness for Prescribed {
+    fn handle(&mut self, number: u64) -> u128 {
+        self.handle.map_or(number.into(), |handle| handle.0)
+    }
+
     fn epoch_start(&mut self) -> f64 {
         self.epoch_start
     }
@@ -305,8 +318,11 @@ impl Scenario {
     /// A conversion without an expectation would pass whatever it gives.
     fn check(&self) -> Result<(), serde_json::Error> {
         for (number, event) in self.events.iter().enumerate() {
-            let measures = matches!(event.request, Request::MeasureConversion { .. });
-            if measures && event.expected.is_none() {
+            let reports = matches!(
+                event.request,
+                Request::MeasureConversion { .. } | Request::TakeShare { .. }
+            );
+            if reports && event.expected.is_none() {
                 let why = format!("event {number}: missing field `expected`");
                 return Err(serde::de::Error::custom(why));
             }
@@ -356,16 +372,53 @@ impl Scenario {
         let Some(config) = &self.config else {
             return Err("the scenario has no config".to_owned());
         };
-        let prescribed = Prescribed {
+        let prescribed = || Prescribed {
             epoch_start: config.epoch_start,
             credit: config.fairly_allocate_credit_fraction,
             draws: Vec::new().into_iter(),
+            handle: None,
         };
+        let fraction = config.epoch_start;
         let activation_ms = config.activation_seconds.map(|s| s.saturating_mul(1000));
-        let config = config.config(profile)?;
+        let mut config = config.config(profile)?;
+        let policy = &config.policy;
+        let has_actions = policy.domain_cap().is_some() || !policy.matches_own_action();
+        if !has_actions {
+            let agent = UserAgent::in_memory(config.clone(), prescribed());
+            if let Some(moment) = self.chooses_start(Player::new(agent, activation_ms)) {
+                let start = EpochClock::random_start(moment, fraction, config.period_ms());
+                config.epoch_start = EpochStart::At(start);
+            }
+        }
+        let prescribed = prescribed();
         let storage = storage(&config)?;
         let agent = UserAgent::new(config, storage, prescribed).map_err(|error| told(&error))?;
         Ok(Player::new(agent, activation_ms))
+    }
+
+    /// The moment by which the draft chooses the start of epochs: that of the first conversion, or
+    /// the oldest that the first clearing of a site's budgets looks at. Which calls are valid does
+    /// not depend on it, so it can be found out by playing.
+    fn chooses_start(&self, mut player: ScenarioPlayer<Memory>) -> Option<Timestamp> {
+        let mut enabled = true;
+        for event in &self.events {
+            let (now, request) = (event.moment(), &event.request);
+            let done = player.play(request, now).is_ok();
+            match request {
+                Request::EnableApi => enabled = true,
+                Request::DisableApi => enabled = false,
+                Request::MeasureConversion { .. } if done && enabled => return Some(now),
+                Request::ClearBrowsingHistoryForAttribution {
+                    forget_visits: false,
+                    ..
+                } if done => {
+                    let days = player.agent.config().limits.max_lookback_days;
+                    return Some(days_before(now, days));
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Plays it and gives what came out otherwise than expected.
@@ -407,6 +460,8 @@ pub enum Outcome {
     Done,
     /// A report, and why.
     Report(Vec<u32>, Decision),
+    /// A shared conversion was created, and why.
+    Shared(SharedConversion, Decision),
     /// An error.
     Error(ApiError),
 }
@@ -416,6 +471,7 @@ impl fmt::Display for Outcome {
         match self {
             Self::Done => f.write_str("success"),
             Self::Report(histogram, _) => write!(f, "{histogram:?}"),
+            Self::Shared(shared, _) => write!(f, "shared conversion {shared}"),
             Self::Error(error) => write!(f, "{error}"),
         }
     }
@@ -434,12 +490,19 @@ impl Event {
     pub fn play<S: Storage>(&self, player: &mut ScenarioPlayer<S>) -> Result<Outcome, S::Error> {
         self.prescribe(player);
         let now = self.moment();
+        const LATER: Timestamp = Timestamp(i64::MAX);
         match player.play(&self.request, now) {
             Ok(requests::Outcome::Done) => Ok(Outcome::Done),
             Ok(requests::Outcome::Report(report, decision)) => {
-                let released = report.release(now, Timestamp(i64::MAX));
+                let released = report.release(now, LATER);
                 let histogram = released.map(|report| report.buckets().to_vec());
                 Ok(Outcome::Report(histogram.unwrap_or_default(), decision))
+            }
+            Ok(requests::Outcome::Shared(shared, decision)) => {
+                Ok(match shared.release(now, LATER) {
+                    Ok(shared) => Outcome::Shared(shared, decision),
+                    Err(_) => Outcome::Done,
+                })
             }
             Err(AgentError::Api(error)) => Ok(Outcome::Error(error)),
             Err(AgentError::Store(error)) => Err(error),
@@ -454,7 +517,9 @@ impl Event {
 
     fn prescribe<S: Storage>(&self, player: &mut ScenarioPlayer<S>) {
         let draws = self.draws.clone().unwrap_or_default();
-        player.agent.randomness_mut().draws = draws.into_iter();
+        let randomness = player.agent.randomness_mut();
+        randomness.draws = draws.into_iter();
+        randomness.handle = self.handle;
     }
 
     /// What was expected and what came, if they differ.
@@ -466,15 +531,7 @@ impl Event {
                 if histogram != report {
                     return differ(&format!("{histogram:?}"));
                 }
-                let cause = decision.first_cause().map(|cause| cause.to_string());
-                if self.expected_cause.is_some() && cause != self.expected_cause {
-                    let name = |cause: &Option<String>| cause.clone().unwrap_or("none".into());
-                    return Some((
-                        format!("cause {}", name(&self.expected_cause)),
-                        format!("cause {}", name(&cause)),
-                    ));
-                }
-                None
+                self.differs_in_cause(decision)
             }
             (Some(Expected::Histogram(histogram)), _) => differ(&format!("{histogram:?}")),
             (Some(Expected::Error(expected)), Outcome::Error(error)) => {
@@ -482,6 +539,9 @@ impl Event {
                 if same { None } else { differ(expected) }
             }
             (Some(Expected::Error(expected)), _) => differ(expected),
+            (None, Outcome::Shared(_, decision)) if self.expected_error.is_none() => {
+                self.differs_in_cause(decision)
+            }
             (None, _) => {
                 let error = match outcome {
                     Outcome::Error(error) => Some(ErrorName::from(error)),
@@ -494,6 +554,15 @@ impl Event {
                 }
             }
         }
+    }
+}
+
+impl Event {
+    fn differs_in_cause(&self, decision: &Decision) -> Option<(String, String)> {
+        let expected = self.expected_cause.as_ref()?;
+        let cause = decision.first_cause().map(|cause| cause.to_string());
+        let cause = cause.unwrap_or_else(|| "none".to_owned());
+        (cause != *expected).then(|| (format!("cause {expected}"), format!("cause {cause}")))
     }
 }
 

@@ -10,6 +10,7 @@ use bigbird::{
 
 use crate::clock::{EpochClock, epoch_ms};
 use crate::config::Config;
+use crate::shared::SharedConversion;
 use crate::site::Site;
 
 /// Where a user agent keeps impressions, budgets and its own state: in memory
@@ -70,13 +71,6 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     /// Saves an impression in its epoch, within the limits of that epoch.
     fn save_impression(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> Result<(), E>;
 
-    /// Saves an impression while there is no epoch yet, within limits of its hour: an epoch begins
-    /// at a full hour, so that what is kept of one will not depend on another.
-    fn hold_impression(&mut self, hour: EpochIndex, impression: &Impression<'_>) -> Result<(), E>;
-
-    /// Moves every held impression to its epoch, now that moments have one.
-    fn assign_epochs(&mut self, epoch_of: &dyn Fn(Timestamp) -> EpochIndex) -> Result<(), E>;
-
     /// Forgets a site at its own request (the draft's "clear impressions for a site").
     fn forget_site(&mut self, site: SiteId) -> Result<(), E>;
 
@@ -95,26 +89,41 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, E>;
 
     /// Forgets everything about the epochs before `epoch`, which from then on pay nothing: their
-    /// filters and caps, their impressions, sites closed until one of them, and objects paid for in
-    /// none but them.
+    /// filters and caps, their impressions, sites closed until one of them, and objects created in
+    /// one of them. What was paid for an object must not decide when it goes: it would tell one
+    /// epoch's data in another's budget.
     fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), E>;
 
     /// Forgets the names of sites that nothing stored names: they tell where the user has been.
     fn forget_unused_sites(&mut self) -> Result<(), E>;
 
-    /// Keeps an attribution object under a number, replacing what is there. If that makes more than
-    /// [`MAX_OBJECTS`], the oldest of the conversion site that has most goes.
-    fn put_object(&mut self, id: u64, object: AttributionObject) -> Result<(), E>;
+    /// Keeps an attribution object under a handle, replacing what is there. The number tells its age
+    /// among others.
+    fn put_object(&mut self, stored: StoredObject) -> Result<(), E>;
 
-    /// The attribution object of a number.
-    fn object(&self, id: u64) -> Result<Option<AttributionObject>, E>;
+    /// The attribution object of a handle.
+    fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, E>;
+
+    /// The number and the conversion site of every attribution object.
+    fn objects(&self) -> Result<Vec<(u64, SiteId)>, E>;
+
+    /// Forgets the attribution object of a number.
+    fn remove_object(&mut self, number: u64) -> Result<(), E>;
 
     /// Makes the changes durable. Dropping the transaction instead forgets them.
     fn finish(self) -> Result<(), E>;
 }
 
-/// How many attribution objects are kept: a conversion is shared at once or never.
-pub const MAX_OBJECTS: usize = 1024;
+/// An attribution object as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredObject {
+    /// The number under which it was created: the larger, the younger.
+    pub number: u64,
+    /// The handle by which a site names it.
+    pub shared: SharedConversion,
+    /// The object.
+    pub object: AttributionObject,
+}
 
 /// What a user agent knows of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,12 +132,13 @@ pub struct State {
     pub setup: Option<Setup>,
     /// Whether the user lets the API work.
     pub enabled: bool,
-    /// When epoch 0 begins; chosen when an epoch is first needed.
+    /// When epoch 0 begins; chosen by the first valid call while the API is enabled.
     pub epoch_start: Option<Timestamp>,
     /// When browsing history was last cleared.
     pub last_clear: Option<Timestamp>,
-    /// The latest moment at which anything was charged: a clock that steps back must not bring
-    /// budgets back.
+    /// The latest moment of a conversion, of a shared conversion that was created, or of a share that
+    /// was taken, whatever it found: a clock that steps back must not bring budgets back. Were it
+    /// the moment of the latest charge, what one epoch holds would decide which others are closed.
     pub latest: Option<Timestamp>,
     /// The next id of a user action; ids are never used again.
     pub next_user_action: u64,

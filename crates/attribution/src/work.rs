@@ -3,12 +3,12 @@
 use std::marker::PhantomData;
 
 use bigbird::{
-    Admission, Admit, AttributionQuery, Changes, Charge, Check, CommitError, EpochIndex, Filter,
-    Impression, MicroEpsilon, Request, SiteId, Timestamp, UserAction, Window,
+    Admission, Admit, AttributionQuery, Changes, Check, CommitError, EpochIndex, Filter,
+    Impression, LedgerView, Request, SiteId, Timestamp, UserAction, Window,
 };
 
 use crate::call::{Call, Caller, Conversion, Querier};
-use crate::clock::{EpochClock, days_after, days_before, hour};
+use crate::clock::{EpochClock, days_after, days_before};
 use crate::config::{Config, EpochStart, Randomness};
 use crate::options::{ImpressionOptions, ValidImpression};
 use crate::site::Site;
@@ -20,17 +20,47 @@ pub(crate) struct Work<'a, T, E, R> {
     pub(crate) state: State,
     pub(crate) config: &'a Config,
     pub(crate) randomness: &'a mut R,
+    /// Whether changes were committed.
+    wrote: bool,
     error: PhantomData<E>,
 }
 
-/// What became of charges.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Charged {
-    /// Whether they were made. Within one transaction they always are.
-    pub(crate) committed: bool,
-    /// Whether there were any.
-    pub(crate) anything: bool,
+/// What a conversion reads: the query for the budget manager, and what the user cleared of it.
+pub(crate) struct Reading {
+    pub(crate) query: AttributionQuery,
+    /// The first epoch that may be read: after what the user cleared of everything, of the
+    /// conversion site, and of the querier.
+    pub(crate) readable_from: EpochIndex,
+    /// The site that the user closed, if that hides an epoch which could be read otherwise.
+    pub(crate) closed: Option<Site>,
+    /// In `w3c-draft`: the site whose querier budgets are spent up to an epoch.
+    spent: Option<(SiteId, EpochIndex)>,
 }
+
+impl Reading {
+    /// The ledger as the conversion sees it.
+    pub(crate) fn ledger<'t, T>(&self, tx: &'t T) -> Spending<'t, T> {
+        Spending {
+            tx,
+            spent: self.spent,
+        }
+    }
+}
+
+/// Which of the sites that a conversion names get a number if they have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// None: a dry run leaves nothing behind.
+    Nobody,
+    /// The sites that call, because filters and caps are kept of them.
+    Callers,
+    /// The sites that the options name, too: whether two shares overlap must follow from what they
+    /// name, not from what is stored.
+    Everyone,
+}
+
+/// The number of a site that nothing is stored of: it matches nothing.
+const NOBODY: SiteId = SiteId(u32::MAX);
 
 impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
     pub(crate) fn new(tx: T, config: &'a Config, randomness: &'a mut R) -> Result<Self, E> {
@@ -39,6 +69,7 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
             tx,
             config,
             randomness,
+            wrote: false,
             error: PhantomData,
         })
     }
@@ -49,6 +80,15 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
         self.tx.finish()
     }
 
+    /// Ends the transaction with a write, also if nothing changed: a call that charged or kept
+    /// nothing must not be told from another by that.
+    pub(crate) fn finish_written(mut self) -> Result<(), E> {
+        if !self.wrote {
+            self.commit(&Changes::default())?;
+        }
+        self.finish()
+    }
+
     /// The clock of epochs, if their start has been chosen.
     pub(crate) fn known_clock(&self) -> Option<EpochClock> {
         let period_ms = self.config.period_ms();
@@ -57,17 +97,21 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
     }
 
     /// The clock of epochs, whose start is chosen now if it was not yet.
-    pub(crate) fn clock(&mut self, moment: Timestamp) -> Result<EpochClock, E> {
+    ///
+    /// To be called only by a call that is valid, and made while the API is enabled.
+    pub(crate) fn clock(&mut self, moment: Timestamp) -> EpochClock {
         if let Some(clock) = self.known_clock() {
-            return Ok(clock);
+            return clock;
         }
         let period_ms = self.config.period_ms();
-        let fraction = self.randomness.epoch_start();
-        let start = EpochClock::random_start(moment, fraction, period_ms);
+        let start = match self.config.epoch_start {
+            EpochStart::At(start) => start,
+            EpochStart::FirstUse => {
+                EpochClock::random_start(moment, self.randomness.epoch_start(), period_ms)
+            }
+        };
         self.state.epoch_start = Some(start);
-        let clock = EpochClock { start, period_ms };
-        self.tx.assign_epochs(&|moment| clock.epoch(moment))?;
-        Ok(clock)
+        EpochClock { start, period_ms }
     }
 
     /// The oldest moment that a request can look back to.
@@ -83,40 +127,6 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
             Some(clear) => earliest.max(next(clock.epoch(clear))),
             None => earliest,
         }
-    }
-
-    /// The first epoch that a call may read: after what the user cleared of everything, of the
-    /// conversion site, and of the querier.
-    pub(crate) fn readable_from(
-        &mut self,
-        clock: EpochClock,
-        conversion: &Conversion<'_>,
-    ) -> Result<EpochIndex, E> {
-        let mut readable = self.starting_epoch(clock, conversion.call.now);
-        if self.config.policy.matches_own_action() {
-            // The draft spends the site's budget instead: see `spend_closed`.
-            return Ok(readable);
-        }
-        for site in conversion.paying_sites() {
-            if let Some(id) = self.tx.find_site(site)?
-                && let Some(until) = self.tx.closed_until(id)?
-            {
-                readable = readable.max(next(until));
-            }
-        }
-        Ok(readable)
-    }
-
-    /// The site of a call whose data the user cleared, if any.
-    pub(crate) fn closed_site(&mut self, conversion: &Conversion<'_>) -> Result<Option<Site>, E> {
-        for site in conversion.paying_sites() {
-            if let Some(id) = self.tx.find_site(site)?
-                && self.tx.closed_until(id)?.is_some()
-            {
-                return Ok(Some(site.clone()));
-            }
-        }
-        Ok(None)
     }
 
     /// Saves an impression, if the API is enabled and its user action may involve the site.
@@ -135,12 +145,14 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
             Some(intermediary) => Some(self.tx.site_id(intermediary)?),
             None => None,
         };
-        let conversion_sites = self.site_ids(&valid.conversion_sites)?;
-        let conversion_callers = self.site_ids(&valid.conversion_callers)?;
-        let mut impression = Impression {
+        let conversion_sites = self.site_ids(&valid.conversion_sites, true)?;
+        let conversion_callers = self.site_ids(&valid.conversion_callers, true)?;
+        let clock = self.clock(call.now);
+        let epoch = clock.epoch(call.now);
+        let impression = Impression {
             site,
             intermediary,
-            user_action: UserAction(0),
+            user_action: call.action_id(clock),
             timestamp: call.now,
             expires: days_after(call.now, valid.lifetime_days),
             match_value: options.match_value,
@@ -149,16 +161,6 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
             conversion_sites: &conversion_sites,
             conversion_callers: &conversion_callers,
         };
-        let policy = &self.config.policy;
-        let has_actions = policy.domain_cap().is_some() || !policy.matches_own_action();
-        let later = self.config.epoch_start == EpochStart::FirstConversion && !has_actions;
-        if later && self.state.epoch_start.is_none() {
-            let hour = EpochIndex(hour(call.now));
-            self.tx.hold_impression(hour, &impression)?;
-            return Ok(());
-        }
-        let epoch = self.clock(call.now)?.epoch(call.now);
-        impression.user_action = call.action_id(epoch);
         // What cannot be admitted is dropped, and the page does not learn of it.
         if self.admit(impression.user_action, epoch, site)? {
             self.tx.save_impression(epoch, &impression)?;
@@ -166,95 +168,95 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
         Ok(())
     }
 
-    /// The query of a conversion for the budget manager.
-    pub(crate) fn query(
+    /// What a conversion reads.
+    pub(crate) fn reading(
         &mut self,
         clock: EpochClock,
         conversion: &Conversion<'_>,
-    ) -> Result<AttributionQuery, E> {
+        naming: Naming,
+    ) -> Result<Reading, E> {
         let Conversion {
             call,
             caller,
             options,
             valid,
         } = conversion;
-        let readable = self.readable_from(clock, conversion)?;
-        let conversion_site = self.tx.site_id(&caller.site)?;
+        let callers = naming != Naming::Nobody;
+        let conversion_site = self.site_id(&caller.site, callers)?;
         let caller_id = match &caller.intermediary {
-            Some(intermediary) => self.tx.site_id(intermediary)?,
+            Some(intermediary) => self.site_id(intermediary, callers)?,
             None => conversion_site,
+        };
+        let querier = match call.querier {
+            Querier::ConversionSite => conversion_site,
+            Querier::Intermediary => caller_id,
         };
         let not_before = days_before(call.now, valid.lookback_days);
         let (earliest, current) = (clock.epoch(not_before), clock.epoch(call.now));
+        let starting = self.starting_epoch(clock, call.now);
+
+        // Of the sites that pay, the one that the user closed for longest.
+        let mut closing: Option<(&Site, EpochIndex)> = None;
+        for (id, site) in [conversion_site, querier]
+            .into_iter()
+            .zip(conversion.paying_sites())
+        {
+            if let Some(until) = self.tx.closed_until(id)?
+                && closing.is_none_or(|(_, longest)| longest < until)
+            {
+                closing = Some((site, until));
+            }
+        }
+        // The draft spends the site's budget instead: a report that says nothing, and costs the
+        // querier nothing, still charges the others for it.
+        let spends = self.config.policy.matches_own_action();
+        let readable_from = match closing {
+            Some((_, until)) if !spends => starting.max(next(until)),
+            _ => starting,
+        };
+        let hides = |until: EpochIndex| until >= earliest.max(starting);
         let window = Window::new(earliest, current).unwrap_or(Window::single(current));
         let request = Request {
-            querier: match call.querier {
-                Querier::ConversionSite => conversion_site,
-                Querier::Intermediary => caller_id,
-            },
+            querier,
             conversion_site,
-            user_action: call.action_id(current),
-            window: window.readable_from(readable),
+            user_action: call.action_id(clock),
+            window: window.readable_from(readable_from),
         };
-        if self.config.policy.matches_own_action() {
-            self.spend_closed(request)?;
-        }
+        let everyone = naming == Naming::Everyone;
         let query = AttributionQuery::builder(request, call.now, options.histogram_size)
             .not_before(not_before)
             .callers([caller_id])
-            .impression_sites(self.known(&valid.impression_sites)?)
-            .impression_callers(self.known(&valid.impression_callers)?)
+            .impression_sites(self.site_ids(&valid.impression_sites, everyone)?)
+            .impression_callers(self.site_ids(&valid.impression_callers, everyone)?)
             .match_values(options.match_values.as_slice())
             .credit(options.credit.as_slice())
             .value(options.value, options.max_value)
             .epsilon(options.epsilon)
             .build();
-        // Validation was stricter. If it were not, a query of nothing is the safe answer.
-        Ok(query.unwrap_or_else(|_| AttributionQuery::nothing(request, call.now)))
+        Ok(Reading {
+            // Validation was stricter. If it were not, a query of nothing is the safe answer.
+            query: query.unwrap_or_else(|_| AttributionQuery::nothing(request, call.now)),
+            readable_from,
+            closed: closing
+                .filter(|(_, until)| hides(*until))
+                .map(|(site, _)| site.clone()),
+            spent: closing
+                .filter(|_| spends)
+                .map(|(_, until)| (querier, until)),
+        })
     }
 
-    /// Takes what is left of the querier budgets of a closed site, in the epochs of a request (the
-    /// draft's section Clearing Site Data, which sets them to 0). To a report that says nothing, and
-    /// costs the querier nothing, that makes a difference: the draft charges the others for it.
-    fn spend_closed(&mut self, request: Request) -> Result<(), E> {
-        let Some(until) = self.tx.closed_until(request.querier)? else {
-            return Ok(());
-        };
-        let first = self.tx.first_epoch()?;
-        let epochs = request.window.epochs();
-        let mut changes = Changes::default();
-        for epoch in epochs.filter(|epoch| (first..=until).contains(epoch)) {
-            let filter = Filter::Querier(request.querier);
-            let mut check = [Check::new(epoch, filter, MicroEpsilon::ZERO)];
-            self.tx.look_up(epoch, &mut check)?;
-            let left = check[0].balance.remaining();
-            changes.charges.extend(left.map(|amount| Charge {
-                epoch,
-                filter,
-                amount,
-            }));
+    /// The numbers of sites; of one that has none and gets none, a number that matches nothing.
+    pub(crate) fn site_ids(&mut self, sites: &[Site], give: bool) -> Result<Vec<SiteId>, E> {
+        sites.iter().map(|site| self.site_id(site, give)).collect()
+    }
+
+    fn site_id(&mut self, site: &Site, give: bool) -> Result<SiteId, E> {
+        if give {
+            self.tx.site_id(site)
+        } else {
+            Ok(self.tx.find_site(site)?.unwrap_or(NOBODY))
         }
-        self.commit(&changes)?;
-        Ok(())
-    }
-
-    /// Gives a number to every site that the options name.
-    pub(crate) fn number_sites(&mut self, conversion: &Conversion<'_>) -> Result<(), E> {
-        self.site_ids(&conversion.valid.impression_sites)?;
-        self.site_ids(&conversion.valid.impression_callers)?;
-        Ok(())
-    }
-
-    pub(crate) fn site_ids(&mut self, sites: &[Site]) -> Result<Vec<SiteId>, E> {
-        sites.iter().map(|site| self.tx.site_id(site)).collect()
-    }
-
-    /// The numbers of sites that a query names; of one that is not stored anywhere, a number that
-    /// matches nothing.
-    fn known(&self, sites: &[Site]) -> Result<Vec<SiteId>, E> {
-        const NOBODY: SiteId = SiteId(u32::MAX);
-        let ids = sites.iter().map(|site| self.tx.find_site(site));
-        ids.map(|id| Ok(id?.unwrap_or(NOBODY))).collect()
     }
 
     /// Admits the site of an impression under its user action, if the domain cap has room.
@@ -278,31 +280,52 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
         }
     }
 
-    /// Commits the changes of a report, remembering when something was charged.
-    pub(crate) fn commit_for(&mut self, changes: &Changes, now: Timestamp) -> Result<Charged, E> {
-        let anything = !changes.charges.is_empty();
-        if anything {
-            self.state.latest = self.state.latest.max(Some(now));
-        }
-        Ok(Charged {
-            committed: self.commit(changes)?,
-            anything,
-        })
-    }
-
-    /// Ends the transaction having charged nothing, with the same write as if something had been.
-    pub(crate) fn finish_uncharged(mut self) -> Result<(), E> {
-        self.commit(&Changes::default())?;
-        self.finish()
-    }
-
     /// Commits changes; false if they were refused, which cannot happen within one transaction.
     pub(crate) fn commit(&mut self, changes: &Changes) -> Result<bool, E> {
+        self.wrote = true;
         match self.tx.commit(changes) {
             Ok(()) => Ok(true),
             Err(CommitError::Refused(_)) => Ok(false),
             Err(CommitError::Store(error)) => Err(error),
         }
+    }
+}
+
+/// A ledger in which the querier budgets of one site are spent up to an epoch (the draft's section
+/// Clearing Site Data, which sets them to 0). Nothing need be written for that, so that an
+/// explanation sees it too.
+pub(crate) struct Spending<'t, T> {
+    tx: &'t T,
+    spent: Option<(SiteId, EpochIndex)>,
+}
+
+impl<T: LedgerView> LedgerView for Spending<'_, T> {
+    type Error = T::Error;
+
+    fn first_epoch(&self) -> Result<EpochIndex, T::Error> {
+        self.tx.first_epoch()
+    }
+
+    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), T::Error> {
+        self.tx.look_up(epoch, checks)?;
+        if let Some((site, until)) = self.spent
+            && epoch <= until
+        {
+            let of_site = |check: &&mut Check| check.filter == Filter::Querier(site);
+            for Check { balance, .. } in checks.iter_mut().filter(of_site) {
+                balance.consumed = balance.capacity.amount().unwrap_or(balance.consumed);
+            }
+        }
+        Ok(())
+    }
+
+    fn admission(
+        &self,
+        action: UserAction,
+        epoch: EpochIndex,
+        site: SiteId,
+    ) -> Result<Admission, T::Error> {
+        self.tx.admission(action, epoch, site)
     }
 }
 

@@ -10,15 +10,16 @@ use std::rc::Rc;
 
 use bigbird::attribution::Touch;
 use bigbird::{
-    Admission, AttributionObject, AttributionQuery, Balance, Cause, Changes, Check, CommitError,
-    EpochIndex, EventStore, Fate, Filter, FilterKind, Impression, LedgerStore, MicroEpsilon,
+    Admission, AttributionQuery, Balance, Cause, Changes, Check, CommitError, EpochIndex,
+    EventStore, Fate, Filter, FilterKind, Impression, LedgerStore, LedgerView, MicroEpsilon,
     Profile, Relevant, SiteId, Timestamp, UserAction,
 };
 use bigbird_attribution::{
     AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
-    MemoryTransaction, Querier, SharedConversion, Site, State, Storage, Transaction, UserAgent,
+    MemoryTransaction, Querier, SharedConversion, Site, State, Storage, StoredObject, Transaction,
+    UserAgent,
 };
-use common::{Agent, Half, SERVICE, agent, at, measure, released};
+use common::{Agent, Half, SERVICE, agent, at, handle, measure, released};
 
 fn save(agent: &mut Agent, site: &str, by: Option<&str>, index: u32, seconds: i64) {
     let Ok(action) = agent.begin_user_action(at(seconds));
@@ -48,12 +49,22 @@ fn own_ads(adtech: &str, epsilon: f64) -> ConversionOptions {
     }
 }
 
+fn share(
+    agent: &mut Agent,
+    call: &Call<'_>,
+    options: &ConversionOptions,
+    participants: &[&str],
+) -> SharedConversion {
+    let created = agent.create_shared_conversion(call, options, participants);
+    handle(created.unwrap())
+}
+
 fn take(agent: &mut Agent, conversion: SharedConversion, adtech: &str, seconds: i64) -> Vec<u32> {
     let call = Call {
         intermediary: Some(adtech),
         ..Call::new("shop.example", at(seconds))
     };
-    let answer = agent.share(conversion, &call, &own_ads(adtech, 0.5));
+    let answer = agent.take_share(conversion, &call, &own_ads(adtech, 0.5));
     released(answer.unwrap())
 }
 
@@ -77,7 +88,7 @@ fn intermediaries_share_one_attribution() {
     save(&mut agent, "blog.example", Some("adtech2.example"), 1, 2);
     let call = Call::new("shop.example", at(3));
     let both = ["adtech.example", "adtech2.example"];
-    let conversion = agent.attribute_shared(&call, &options(0.5), &both).unwrap();
+    let conversion = share(&mut agent, &call, &options(0.5), &both);
     assert_eq!(take(&mut agent, conversion, "adtech.example", 4), [2, 0, 0]);
     assert_eq!(
         take(&mut agent, conversion, "adtech2.example", 5),
@@ -107,7 +118,7 @@ fn shares_are_for_participants_of_an_existing_conversion() {
     save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
     let call = Call::new("shop.example", at(3));
     let only = ["adtech.example"];
-    let conversion = agent.attribute_shared(&call, &options(0.5), &only).unwrap();
+    let conversion = share(&mut agent, &call, &options(0.5), &only);
     assert_eq!(take(&mut agent, conversion, "other.example", 4), [0, 0, 0]);
     let Ok(()) = agent.clear_impressions_for_site("cdn.adtech.example");
     assert_eq!(
@@ -118,7 +129,7 @@ fn shares_are_for_participants_of_an_existing_conversion() {
 
     // While disabled there is a conversion to share, of which nothing comes; it looks the same.
     let Ok(()) = agent.set_enabled(false);
-    let none = agent.attribute_shared(&call, &options(0.5), &only).unwrap();
+    let none = share(&mut agent, &call, &options(0.5), &only);
     assert_ne!(none, conversion);
     assert_eq!(take(&mut agent, none, "adtech.example", 6), [0, 0, 0]);
 }
@@ -127,7 +138,7 @@ fn shares_are_for_participants_of_an_existing_conversion() {
 fn the_draft_has_no_intermediary_queriers() {
     let mut agent = agent(Profile::W3cDraft);
     let call = Call::new("shop.example", at(3));
-    let refused = agent.attribute_shared(&call, &options(0.5), &["adtech.example"]);
+    let refused = agent.create_shared_conversion(&call, &options(0.5), &["adtech.example"]);
     let Err(AgentError::Api(error)) = refused else {
         panic!("{refused:?}")
     };
@@ -185,7 +196,7 @@ fn calls_of_no_known_action_share_one_cap() {
             .save_impression(&call, &ImpressionOptions::new(0))
             .unwrap();
     }
-    assert_eq!(agent.storage().impression_count(), 2);
+    assert_eq!(agent.storage().impressions().len(), 2);
 }
 
 /// The stored numbers mean something else under other epochs or capacities.
@@ -225,8 +236,8 @@ fn whether_shares_overlap_does_not_depend_on_what_is_stored() {
             impression_callers: both.map(ToOwned::to_owned).to_vec(),
             ..options(0.5)
         };
-        let conversion = agent.attribute_shared(&call, &everyones, &both).unwrap();
-        let mut share = |adtech: &str, sites: [&str; 2]| {
+        let conversion = share(&mut agent, &call, &everyones, &both);
+        let mut take = |adtech: &str, sites: [&str; 2]| {
             let call = Call {
                 intermediary: Some(adtech),
                 ..Call::new("shop.example", at(4))
@@ -235,10 +246,10 @@ fn whether_shares_overlap_does_not_depend_on_what_is_stored() {
                 impression_sites: sites.map(ToOwned::to_owned).to_vec(),
                 ..options(0.5)
             };
-            released(agent.share(conversion, &call, &options).unwrap())
+            released(agent.take_share(conversion, &call, &options).unwrap())
         };
-        let first = share("adtech.example", ["news.example", "x.example"]);
-        let second = share("adtech2.example", ["blog.example", "y.example"]);
+        let first = take("adtech.example", ["news.example", "x.example"]);
+        let second = take("adtech2.example", ["blog.example", "y.example"]);
         assert_eq!((first, second), (vec![2, 0, 0], vec![0, 2, 0]), "{stored}");
     }
 }
@@ -252,9 +263,7 @@ fn a_cleared_site_is_closed_to_everyone() {
         save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
         let call = Call::new("shop.example", at(3));
         let adtech = ["adtech.example"];
-        let conversion = agent
-            .attribute_shared(&call, &options(0.1), &adtech)
-            .unwrap();
+        let conversion = share(&mut agent, &call, &options(0.1), &adtech);
         let cleared = ["shop.example".to_owned()];
         // With the clock more than a year ahead.
         let ahead = at(400 * 86_400);
@@ -269,7 +278,7 @@ fn a_cleared_site_is_closed_to_everyone() {
         for call in [Call::new("shop.example", at(4)), intermediary] {
             assert_eq!(measure(&mut agent, &call, &options(0.1)), [0, 0, 0]);
         }
-        let share = agent.share(conversion, &intermediary, &options(0.1));
+        let share = agent.take_share(conversion, &intermediary, &options(0.1));
         assert_eq!(released(share.unwrap()), [0, 0, 0]);
         // Another site is not.
         let other = Call::new("other.example", at(6));
@@ -355,7 +364,7 @@ fn an_explanation_says_what_was_short_and_what_would_have_fitted() {
         consumed(&mut agent, |_| Filter::Global, "shop.example"),
         before
     );
-    assert!(explanation.report.is_null());
+    assert!(explanation.report.unwrap().is_null());
     assert_eq!(explanation.cause, Some(Cause::Filter(FilterKind::Querier)));
     let epoch = explanation
         .epochs
@@ -380,11 +389,12 @@ fn an_explanation_says_what_was_short_and_what_would_have_fitted() {
     assert_eq!(largest, MicroEpsilon::new(600_000));
     // That one fits, to the last microepsilon; the next one does not.
     let fits = explain(&mut agent, "shop.example", 3, largest.to_epsilon());
-    assert_eq!(fits.report.buckets(), [0, 4, 0]);
+    assert_eq!(fits.report.unwrap().buckets(), [0, 4, 0]);
     let next = MicroEpsilon::new(largest.get() + 2).to_epsilon();
     assert!(
         explain(&mut agent, "shop.example", 3, next)
             .report
+            .unwrap()
             .is_null()
     );
 }
@@ -394,7 +404,7 @@ fn an_explanation_while_disabled_says_so() {
     let mut agent = agent(Profile::BigBird);
     let Ok(()) = agent.set_enabled(false);
     let explanation = explain(&mut agent, "shop.example", 3, 1.0);
-    assert!(!explanation.enabled && explanation.report.is_null());
+    assert!(!explanation.enabled && explanation.report.unwrap().is_null());
 }
 
 /// [`Memory`] with a list of what is written.
@@ -426,7 +436,7 @@ impl CountingTransaction<'_> {
     }
 }
 
-impl LedgerStore for CountingTransaction<'_> {
+impl LedgerView for CountingTransaction<'_> {
     type Error = Infallible;
 
     fn first_epoch(&self) -> Result<EpochIndex, Infallible> {
@@ -445,7 +455,9 @@ impl LedgerStore for CountingTransaction<'_> {
     ) -> Result<Admission, Infallible> {
         self.inner.admission(action, epoch, site)
     }
+}
 
+impl LedgerStore for CountingTransaction<'_> {
     fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<Infallible>> {
         self.wrote("commit");
         self.inner.commit(changes)
@@ -492,8 +504,6 @@ impl Transaction<Infallible> for CountingTransaction<'_> {
         site(&Self, id: SiteId) -> Option<Site>;
         save_impression(&mut Self, epoch: EpochIndex, impression: &Impression<'_>) -> ();
         filters(&Self) -> Vec<(EpochIndex, Filter, Balance)>;
-        hold_impression(&mut Self, hour: EpochIndex, impression: &Impression<'_>) -> ();
-        assign_epochs(&mut Self, epoch_of: &dyn Fn(Timestamp) -> EpochIndex) -> ();
         forget_site(&mut Self, site: SiteId) -> ();
         remove_impressions(&mut Self, sites: Option<&[SiteId]>) -> ();
         remove_expired(&mut Self, now: Timestamp) -> ();
@@ -501,8 +511,10 @@ impl Transaction<Infallible> for CountingTransaction<'_> {
         closed_until(&Self, site: SiteId) -> Option<EpochIndex>;
         prune_before(&mut Self, epoch: EpochIndex) -> ();
         forget_unused_sites(&mut Self) -> ();
-        put_object(&mut Self, id: u64, object: AttributionObject) -> ();
-        object(&Self, id: u64) -> Option<AttributionObject>;
+        put_object(&mut Self, stored: StoredObject) -> ();
+        object(&Self, shared: SharedConversion) -> Option<StoredObject>;
+        objects(&Self) -> Vec<(u64, SiteId)>;
+        remove_object(&mut Self, number: u64) -> ();
     }
 }
 
@@ -520,7 +532,7 @@ fn impressions_are_saved_together() {
     let good: Vec<bool> = answers.iter().map(Result::is_ok).collect();
     // The last is over the domain cap, which nobody is told.
     assert_eq!(good, [true, false, true, true]);
-    assert_eq!(agent.storage().impression_count(), 2);
+    assert_eq!(agent.storage().impressions().len(), 2);
     let Ok(none) = agent.save_impressions([]);
     assert!(none.is_empty());
 }

@@ -8,7 +8,8 @@ use std::convert::Infallible;
 use bigbird::{Capacities, Capacity, Cause, Filter, FilterKind, MicroEpsilon, Profile, Timestamp};
 use bigbird_attribution::{
     Activation, AgentError, Answer, ApiError, Call, Config, ConversionOptions, EpochStart,
-    ImpressionOptions, Localhost, Memory, Randomness, Site, UserAgent, parse_save_impression,
+    ImpressionOptions, Localhost, Memory, Randomness, Site, Storage, Transaction, UserAgent,
+    parse_save_impression,
 };
 use common::{SERVICE, at, released};
 
@@ -27,6 +28,10 @@ impl Randomness for Sequence {
 
     fn credit(&mut self) -> f64 {
         (self.credit)()
+    }
+
+    fn handle(&mut self, number: u64) -> u128 {
+        number.into()
     }
 }
 
@@ -278,7 +283,7 @@ fn row_12_cleaning_up_removes_only_what_can_match_no_more() {
         [1, 0, 0]
     );
     let Ok(()) = agent.maintain(at(DAY + 1));
-    assert_eq!(agent.storage().impression_count(), 0);
+    assert_eq!(agent.storage().impressions().len(), 0);
 }
 
 /// All epochs of a report are decided and paid for in one transaction: the one that cannot pay is
@@ -328,26 +333,22 @@ fn row_14_at_equal_priority_and_time_the_later_saved_comes_first() {
 
 #[test]
 fn row_15_forgetting_visits_removes_by_impression_site() {
-    // Before there are epochs, nothing else removes it.
-    let change = |config: &mut Config| config.epoch_start = EpochStart::FirstConversion;
-    let mut agent = agent_with(change, || 0.5);
+    let mut agent = agent();
     let for_a = ImpressionOptions {
         conversion_sites: vec!["a.example".to_owned()],
         ..ImpressionOptions::new(0)
     };
-    save(&mut agent, "news.example", 1, &for_a);
+    // The clock is ahead when it is saved: what is cleared are epochs before its own, so that
+    // nothing else removes it.
+    save(&mut agent, "news.example", 30 * 86_400, &for_a);
     agent
         .clear_browsing_history(&["a.example".to_owned()], true, at(2))
         .unwrap();
-    assert_eq!(
-        agent.storage().impression_count(),
-        1,
-        "kept, though out of reach"
-    );
+    assert_eq!(agent.storage().impressions().len(), 1, "kept");
     agent
         .clear_browsing_history(&["news.example".to_owned()], true, at(3))
         .unwrap();
-    assert_eq!(agent.storage().impression_count(), 0);
+    assert_eq!(agent.storage().impressions().len(), 0);
 }
 
 #[test]
@@ -561,13 +562,19 @@ fn row_25_a_cleared_site_still_charges_the_others_under_the_draft() {
     }
 }
 
+/// The draft's first conversion can be prescribed, and recorded scenarios do.
 #[test]
 fn row_26_epochs_begin_with_the_first_use_unless_told_otherwise() {
-    for (start, assigned) in [(EpochStart::FirstUse, 1), (EpochStart::FirstConversion, 0)] {
+    let hour = 3_600;
+    for (start, begins) in [
+        (EpochStart::FirstUse, -84 * hour),
+        (EpochStart::At(at(-5 * hour)), -5 * hour),
+    ] {
         let mut agent = agent_with(move |config| config.epoch_start = start, || 0.5);
         save(&mut agent, "news.example", 1, &ImpressionOptions::new(0));
-        assert_eq!(agent.storage().impressions().len(), assigned);
-        assert_eq!(agent.storage().impression_count(), 1);
+        let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
+        assert_eq!(state.epoch_start, Some(at(begins)));
+        assert_eq!(agent.storage().impressions().len(), 1);
         assert_eq!(
             histogram(&mut agent, "a.example", 2, &options(0.1)),
             [1, 0, 0]

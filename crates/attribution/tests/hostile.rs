@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bigbird::{Profile, Timestamp};
 use bigbird_attribution::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
-use common::{Agent, Half, SERVICE, released};
+use common::{Agent, Half, SERVICE, handle, released};
 
 /// One at a time, so that each sees its own memory.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -47,7 +47,7 @@ fn flood(profile: Profile) {
         let ms = i64::from(number / 1000);
         save(&mut agent, "spam.example", spam, ms, &options);
     }
-    assert!(agent.storage().impression_count() <= limit);
+    assert!(agent.storage().impressions().len() <= limit);
     // A number for each site that is named, twice as many before unused ones are swept out.
     assert!(agent.storage().site_count() <= 2 * limit + 20_000);
     let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
@@ -101,18 +101,28 @@ fn shared_conversions_are_limited_for_each_site() {
     let ads = ["ads.example"];
     let Ok(bought) = agent.begin_user_action(now);
     let shop = Call::new("shop.example", now).by(bought);
-    let ours = agent.attribute_shared(&shop, &options, &ads).unwrap();
+    let ours = handle(
+        agent
+            .create_shared_conversion(&shop, &options, &ads)
+            .unwrap(),
+    );
     let Ok(action) = agent.begin_user_action(now);
     let evil = Call::new("evil.example", now).by(action);
     let mut theirs = Vec::new();
     for _ in 0..5_000 {
-        theirs.push(agent.attribute_shared(&evil, &options, &ads).unwrap());
+        theirs.push(handle(
+            agent
+                .create_shared_conversion(&evil, &options, &ads)
+                .unwrap(),
+        ));
     }
     let from = |site| Call {
         intermediary: Some("ads.example"),
         ..Call::new(site, now)
     };
-    let answer = agent.share(ours, &from("shop.example"), &options).unwrap();
+    let answer = agent
+        .take_share(ours, &from("shop.example"), &options)
+        .unwrap();
     assert_eq!(released(answer), [1, 0]);
     for match_value in 0..1_000 {
         let options = ConversionOptions {
@@ -120,7 +130,7 @@ fn shared_conversions_are_limited_for_each_site() {
             ..options.clone()
         };
         let call = from("evil.example");
-        let answer = agent.share(theirs[4_999], &call, &options).unwrap();
+        let answer = agent.take_share(theirs[4_999], &call, &options).unwrap();
         assert_eq!(released(answer), [0, 0]);
     }
 }

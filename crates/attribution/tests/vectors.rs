@@ -1,5 +1,4 @@
 //! Our own vectors, and the W3C's where they are at hand.
-#![cfg(feature = "scenarios")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;

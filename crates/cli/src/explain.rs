@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird::{Balance, Cause, Fate, Profile};
-use bigbird_attribution::requests::Request;
+use bigbird_attribution::requests::{CallerInput, Request};
 use bigbird_attribution::scenario::{Case, Event, Outcome, Scenario, ScenarioPlayer};
 use bigbird_attribution::{EpochExplanation, Explanation, Memory};
 
@@ -83,10 +83,13 @@ fn tell(text: &mut String, player: &mut ScenarioPlayer<Memory>, event: &Event) -
     match &outcome {
         Outcome::Done => {}
         Outcome::Report(histogram, _) => writeln!(text, "{MARGIN}report {histogram:?}")?,
+        Outcome::Shared(shared, _) => writeln!(text, "{MARGIN}shared as {shared}")?,
         Outcome::Error(error) => writeln!(text, "{MARGIN}{error}")?,
     }
-    if let (Outcome::Report(..), Some(explanation)) = (&outcome, explanation) {
-        tell_why(text, &explanation)?;
+    if let (Outcome::Report(..) | Outcome::Shared(..), Some(explanation)) = (&outcome, explanation)
+    {
+        let of_share = matches!(event.request, Request::TakeShare { .. });
+        tell_why(text, &explanation, of_share)?;
     }
     for (key, balance) in &after {
         let spent = before
@@ -107,7 +110,7 @@ fn tell(text: &mut String, player: &mut ScenarioPlayer<Memory>, event: &Event) -
 const MARGIN: &str = "              ";
 
 /// Why a report is what it is, epoch by epoch; nothing about epochs where nothing matched.
-fn tell_why(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
+fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std::fmt::Result {
     if !explanation.enabled {
         return writeln!(text, "{MARGIN}the API is disabled");
     }
@@ -127,7 +130,10 @@ fn tell_why(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
         }
         (None, _) => {}
     }
-    if explanation.epochs.is_empty() {
+    if let Some(refusal) = explanation.share_refusal {
+        return writeln!(text, "{MARGIN}{refusal}");
+    }
+    if explanation.nothing_readable() {
         return Ok(());
     }
     let capped = |epoch: &&EpochExplanation| epoch.fate == Fate::Dropped(Cause::DomainCap);
@@ -167,7 +173,8 @@ fn tell_why(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
         }
         match epoch.largest_epsilon {
             Some(epsilon) => writeln!(text, "{MARGIN}  it would fit with epsilon {epsilon}")?,
-            None if matches!(cause, Cause::Filter(_)) => {
+            // The shares of a conversion have one epsilon: there is nothing to try.
+            None if matches!(cause, Cause::Filter(_)) && !of_share => {
                 writeln!(text, "{MARGIN}  no epsilon would fit")?;
             }
             None => {}
@@ -178,32 +185,36 @@ fn tell_why(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
 
 /// The event in words.
 fn what(event: &Event) -> String {
-    let by = |intermediary: &Option<String>| match intermediary {
-        Some(site) => format!(", by {site}"),
-        None => String::new(),
+    let from = |caller: &CallerInput| match &caller.intermediary_site {
+        Some(intermediary) => format!("{}, by {intermediary}", caller.site),
+        None => caller.site.clone(),
+    };
+    let details = || match event.request.conversion(event.moment()) {
+        Ok(Some((_, options))) => format!(
+            ": value {} of {}, epsilon {}",
+            options.value, options.max_value, options.epsilon
+        ),
+        _ => String::new(),
     };
     match &event.request {
-        Request::SaveImpression {
-            site,
-            intermediary_site,
-            ..
-        } => format!("an impression on {site}{}", by(intermediary_site)),
-        Request::MeasureConversion {
-            site,
-            intermediary_site,
+        Request::SaveImpression { caller, .. } => format!("an impression on {}", from(caller)),
+        Request::MeasureConversion { caller, .. } => {
+            format!("a conversion on {}{}", from(caller), details())
+        }
+        Request::CreateSharedConversion {
+            caller,
+            participants,
             ..
         } => {
-            let details = event
-                .request
-                .conversion(event.moment())
-                .map(|(_, options)| {
-                    format!(
-                        ": value {} of {}, epsilon {}",
-                        options.value, options.max_value, options.epsilon
-                    )
-                });
-            let by = by(intermediary_site);
-            format!("a conversion on {site}{by}{}", details.unwrap_or_default())
+            let participants = participants.join(", ");
+            let from = from(caller);
+            format!(
+                "a conversion on {from}, shared by {participants}{}",
+                details()
+            )
+        }
+        Request::TakeShare { caller, shared, .. } => {
+            format!("a share of {shared} on {}{}", from(caller), details())
         }
         Request::ClearImpressionsForSite { site } => format!("{site} clears its impressions"),
         Request::ClearBrowsingHistoryForAttribution {
@@ -222,7 +233,7 @@ fn what(event: &Event) -> String {
         }
         Request::EnableApi => "the user enables the API".to_owned(),
         Request::DisableApi => "the user disables the API".to_owned(),
-        Request::Activate => "the user interacts with the page".to_owned(),
+        Request::UpdateActivationTimestamp { .. } => "the user interacts with the page".to_owned(),
         Request::Navigate { to, .. } => match to {
             Some(site) => format!("the tab goes to {site}"),
             None => "the tab goes to a page without a site".to_owned(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bigbird::{Profile, Timestamp};
 use bigbird_attribution::requests::{Player, Request};
-use bigbird_attribution::{Config, EpochStart, Memory, Randomness, UserAgent};
+use bigbird_attribution::{Config, Memory, Randomness, UserAgent};
 use bigbird_store::Contents;
 use common::{Agent, Dice, Folder, SERVICE, arguments};
 use serde_json::{Value, json};
@@ -33,6 +33,10 @@ impl Randomness for Half {
     fn credit(&mut self) -> f64 {
         0.5
     }
+
+    fn handle(&mut self, number: u64) -> u128 {
+        number.into()
+    }
 }
 
 /// What a store holds: what each filter has consumed, and the impressions of each site.
@@ -43,10 +47,7 @@ struct Model(Player<Memory, Half>);
 
 impl Model {
     fn new() -> Self {
-        let config = Config {
-            epoch_start: EpochStart::FirstConversion,
-            ..Config::new(Profile::BigBird).with_service(SERVICE)
-        };
+        let config = Config::new(Profile::BigBird).with_service(SERVICE);
         Self(Player::new(UserAgent::in_memory(config, Half), None))
     }
 

@@ -63,8 +63,9 @@ fn requests(who: u64) -> Vec<(Value, Option<Costs>)> {
         .collect()
 }
 
-/// Runs an agent, and gives what its conversions cost by its own account.
-fn run(mut agent: Agent, who: u64) -> Sums {
+/// Runs an agent, and gives what its conversions cost by its own account, and how many of them were
+/// charged.
+fn run(mut agent: Agent, who: u64) -> (Sums, u64) {
     let requests = requests(who);
     let lines: Vec<String> = requests
         .iter()
@@ -96,8 +97,7 @@ fn run(mut agent: Agent, who: u64) -> Sums {
     }
     writer.join().unwrap();
     assert!(agent.end());
-    assert!(charged > 700, "{charged} conversions were charged");
-    sums
+    (sums, charged)
 }
 
 #[test]
@@ -119,11 +119,19 @@ fn what_two_agents_charge_is_what_the_filters_say() {
         thread::spawn(move || run(agent, who))
     });
     let mut expected = Sums::new();
+    let mut charged_in_all = 0;
     for agent in agents {
-        for (filter, sum) in agent.join().unwrap() {
+        let (sums, charged) = agent.join().unwrap();
+        charged_in_all += charged;
+        for (filter, sum) in sums {
             *expected.entry(filter).or_default() += sum;
         }
     }
+    // The shops' budgets allow 2,000. Which agent gets how many depends on which is faster.
+    assert!(
+        charged_in_all > 1400,
+        "{charged_in_all} conversions were charged"
+    );
     bigbird_store::check(&store).unwrap();
 
     let mut agent = Agent::start(&arguments);

@@ -163,7 +163,8 @@ pub enum Cause {
     DomainCap,
     /// A filter of this kind could not pay.
     Filter(FilterKind),
-    /// The epoch is so old that its filters are forgotten.
+    /// The epoch can no longer be read: it is older than the longest lookback, or the user cleared
+    /// it.
     Pruned,
 }
 
@@ -172,7 +173,7 @@ impl fmt::Display for Cause {
         match self {
             Self::DomainCap => f.pad("domain cap"),
             Self::Filter(kind) => kind.fmt(f),
-            Self::Pruned => f.pad("age of the epoch"),
+            Self::Pruned => f.pad("age or clearing of the epoch"),
         }
     }
 }

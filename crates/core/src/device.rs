@@ -12,7 +12,7 @@ use crate::{Decision, EpochIndex, Histogram, Policy, SiteId, UserAction};
 /// One device with everything in memory, for applications without a durable store, for tests and
 /// for simulations.
 ///
-/// A store on disk implements [`LedgerStore`](crate::LedgerStore) and [`EventStore`] and calls
+/// A store on disk implements [`LedgerView`](crate::LedgerView) and [`EventStore`] and calls
 /// [`generate_report`] in its transaction instead.
 #[derive(Debug, Clone)]
 pub struct Device<S> {
@@ -179,7 +179,8 @@ impl Device<ImpressionStore> {
         object: &mut AttributionObject,
         query: &AttributionQuery,
     ) -> Outcome<Histogram> {
-        let Ok((mut outcome, changes)) = object.share(&self.policy, &self.ledger, query);
+        let all = EpochIndex(i64::MIN);
+        let Ok((mut outcome, changes)) = object.share(&self.policy, &self.ledger, query, all);
         if !self.pay(&changes) {
             outcome.report = query.null_report();
         }

@@ -9,7 +9,7 @@
 //! filters and caps, and the events of all epochs meet only after every decision is taken.
 
 use crate::decision::{Cause, Decision, Fate};
-use crate::ledger::{Admission, Admit, Changes, LedgerStore};
+use crate::ledger::{Admission, Admit, Changes, LedgerView};
 use crate::loss::{EpochLoss, epoch_loss, site_loss};
 use crate::policy::{DepletedSites, Policy};
 use crate::query::{Draws, EventStore, Query, Relevant, Request};
@@ -94,7 +94,7 @@ pub fn generate_report<Q, E, L>(
 where
     Q: Query,
     E: EventStore<Q, Error = L::Error>,
-    L: LedgerStore,
+    L: LedgerView,
 {
     generate(policy, events, ledger, query, Payers::All, draw, workspace)
 }
@@ -122,7 +122,7 @@ pub(crate) fn generate<Q, E, L>(
 where
     Q: Query,
     E: EventStore<Q, Error = L::Error>,
-    L: LedgerStore,
+    L: LedgerView,
 {
     workspace.clear();
     let request = query.request();
@@ -179,7 +179,7 @@ struct Generation<'a, Q: Query, L> {
     workspace: &'a mut Workspace<Q>,
 }
 
-impl<Q: Query, L: LedgerStore> Generation<'_, Q, L> {
+impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
     /// Admits the conversion site under the user action in this epoch, if the cap has room. An
     /// admission is not taken back by what follows.
     fn admit_conversion_site(&mut self, epoch: EpochIndex) -> Result<bool, L::Error> {

@@ -84,6 +84,11 @@ impl Window {
         self.earliest == self.current
     }
 
+    /// The epoch of now.
+    pub fn current(self) -> EpochIndex {
+        self.current
+    }
+
     /// The first epoch that is read, if some before it are not.
     pub fn first_readable(self) -> Option<EpochIndex> {
         (self.readable_from > self.earliest).then_some(self.readable_from)

@@ -12,20 +12,16 @@ use crate::{
     Policy, SiteId, UserAction,
 };
 
-/// Where a device's filters and caps are kept: in memory ([`Ledger`]) or on disk.
+/// A device's filters and caps as the engine reads them. It decides from these alone, and changes
+/// nothing.
 ///
-/// A report is made in two steps. The engine reads through this trait and decides, changing
-/// nothing; then the store commits the [`Changes`] that pay for the report. What an implementation
-/// must guarantee, because the proofs need it:
+/// What an implementation must guarantee, because the proofs need it:
 ///
-/// * the reads of one report and the commit of its changes are one transaction: nothing else is
-///   committed between them;
-/// * a commit is all or nothing, and durable before the report is released;
 /// * the capacity of a filter never changes, and a filter that was never charged has consumed
 ///   nothing;
 /// * an epoch that was pruned stays pruned: its filters pay nothing ever again.
-pub trait LedgerStore {
-    /// Why it could not be read or written.
+pub trait LedgerView {
+    /// Why it could not be read.
     type Error;
 
     /// The first epoch whose filters are still kept.
@@ -41,7 +37,18 @@ pub trait LedgerStore {
         epoch: EpochIndex,
         site: SiteId,
     ) -> Result<Admission, Self::Error>;
+}
 
+/// Where a device's filters and caps are kept: in memory ([`Ledger`]) or on disk.
+///
+/// A report is made in two steps. The engine reads through a [`LedgerView`] and decides; then the
+/// store commits the [`Changes`] that pay for the report. What an implementation must guarantee
+/// besides:
+///
+/// * the reads of one report and the commit of its changes are one transaction: nothing else is
+///   committed between them;
+/// * a commit is all or nothing, and durable before the report is released.
+pub trait LedgerStore: LedgerView {
     /// Makes all changes, or none of them.
     fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<Self::Error>>;
 }
@@ -363,7 +370,7 @@ fn apply(
     Ok(())
 }
 
-impl LedgerStore for Ledger {
+impl LedgerView for Ledger {
     type Error = Infallible;
 
     #[inline]
@@ -399,7 +406,9 @@ impl LedgerStore for Ledger {
     ) -> Result<Admission, Infallible> {
         Ok(Ledger::admission(self, action, epoch, site))
     }
+}
 
+impl LedgerStore for Ledger {
     #[inline]
     fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<Infallible>> {
         Ok(Ledger::commit(self, changes)?)

@@ -18,7 +18,7 @@
 //! |---|---|
 //! | count privacy loss | [`MicroEpsilon`], [`Epsilon`], [`Capacity`] |
 //! | choose the rules | [`Policy`], [`Profile`], [`Workload`] |
-//! | keep what was spent | [`Ledger`], [`LedgerStore`], [`Filter`] |
+//! | keep what was spent | [`Ledger`], [`LedgerView`], [`LedgerStore`], [`Filter`] |
 //! | measure ads | [`Device`], [`Impression`], [`AttributionQuery`], [`AttributionObject`] |
 //! | measure something else | [`Query`], [`EventStore`], [`EventLog`] and the example `location` |
 //! | embed it in a store of your own | [`generate_report`], [`Workspace`], [`Changes`] |
@@ -76,7 +76,9 @@ pub use epsilon::{Capacity, Epsilon, EpsilonError, MicroEpsilon};
 pub use event_log::EventLog;
 pub use filter::{Balance, Charge, Check, Filter, FilterKind};
 pub use ids::{EpochIndex, SiteId, Timestamp, UserAction, Window, WindowError};
-pub use ledger::{Admission, Admit, Changes, CommitError, EpochView, Ledger, LedgerStore, Refusal};
+pub use ledger::{
+    Admission, Admit, Changes, CommitError, EpochView, Ledger, LedgerStore, LedgerView, Refusal,
+};
 pub use loss::Noise;
 pub use policy::{
     Arithmetic, Capacities, Constraint, DepletedSites, GlobalCharging, Policy, PolicyBuilder,

@@ -32,6 +32,10 @@ impl Randomness for Half {
     fn credit(&mut self) -> f64 {
         0.5
     }
+
+    fn handle(&mut self, number: u64) -> u128 {
+        number.into()
+    }
 }
 
 type Agent = UserAgent<SqliteStore, Half>;

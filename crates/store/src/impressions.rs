@@ -175,15 +175,6 @@ pub(crate) fn scan(
     connection: &Connection,
     mut each: impl FnMut(EpochIndex, u32, Impression<'_>) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
-    scan_stored(connection, |epoch, seq, stored| {
-        each(epoch, seq, stored.impression())
-    })
-}
-
-fn scan_stored(
-    connection: &Connection,
-    mut each: impl FnMut(EpochIndex, u32, Stored) -> Result<(), Problem>,
-) -> Result<(), Problem> {
     let mut statement = connection.prepare_cached(concat!(
         "SELECT ",
         columns!(),
@@ -192,7 +183,7 @@ fn scan_stored(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (epoch, seq, stored) = Stored::read(row)?;
-        each(epoch, seq, stored)?;
+        each(epoch, seq, stored.impression())?;
     }
     Ok(())
 }
@@ -583,26 +574,6 @@ impl SqliteTransaction<'_> {
             let sql = format!("DELETE FROM {table} WHERE epoch < ?");
             let gone = self.connection().execute(&sql, [epoch.0])?;
             self.erased |= gone > 0;
-        }
-        Ok(())
-    }
-
-    /// Stores every impression anew, in the epoch that is now its own.
-    pub(crate) fn assign(
-        &mut self,
-        epoch_of: impl Fn(Timestamp) -> EpochIndex,
-    ) -> Result<(), Problem> {
-        let mut held = Vec::new();
-        scan_stored(self.connection(), |_, _, stored| {
-            held.push(stored);
-            Ok(())
-        })?;
-        // They are stored again at once: nothing is forgotten that the files should not have.
-        let erased = self.erased;
-        self.remove_of(None)?;
-        self.erased = erased;
-        for stored in held {
-            self.write_impression(epoch_of(stored.timestamp), &stored.impression())?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@
 //! # impl Randomness for Half {
 //! #     fn epoch_start(&mut self) -> f64 { 0.5 }
 //! #     fn credit(&mut self) -> f64 { 0.5 }
+//! #     fn handle(&mut self, number: u64) -> u128 { number.into() }
 //! # }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = std::env::temp_dir().join(format!("bigbird-doc-{}", std::process::id()));

@@ -3,104 +3,146 @@
 
 use bigbird::attribution::{Credit, ObjectParts, Support};
 use bigbird::{AttributionObject, EpochIndex, SiteId};
-use bigbird_attribution::MAX_OBJECTS;
-use rusqlite::{Connection, OptionalExtension, params};
+use bigbird_attribution::{SharedConversion, StoredObject};
+use rusqlite::{Connection, Row as Found, params};
 
+use crate::device::Device;
 use crate::error::{Damage, Problem};
 use crate::seal::{Row, Seal, Table};
 use crate::transaction::SqliteTransaction;
 
-fn seal(id: i64, site: SiteId, body: &[u8]) -> Seal {
-    Row::of(Table::Object).int(id).site(site).bytes(body).seal()
+/// An object as a row.
+struct ObjectRow {
+    id: i64,
+    handle: [u8; 16],
+    site: SiteId,
+    created: EpochIndex,
+    body: Vec<u8>,
 }
 
-/// Reads an object, having verified it.
-fn read(
-    id: i64,
-    site: SiteId,
-    body: &[u8],
-    checksum: i64,
-) -> Result<(AttributionObject, Seal), Problem> {
-    let what = || format!("attribution object {id}");
-    let seal = seal(id, site, body).verify(checksum, what)?;
-    let object = decode(body).and_then(|parts| AttributionObject::from_parts(parts).ok());
-    match object.filter(|object| object.conversion_site() == site) {
-        Some(object) => Ok((object, seal)),
-        None => Err(Damage::Row(what()).into()),
+impl ObjectRow {
+    fn new(stored: &StoredObject) -> Self {
+        let parts = stored.object.parts();
+        Self {
+            id: stored.number.cast_signed(),
+            handle: stored.shared.0.to_be_bytes(),
+            site: parts.conversion_site,
+            created: parts.created,
+            body: encode(&parts),
+        }
+    }
+
+    fn seal(&self) -> Seal {
+        Row::of(Table::Object)
+            .int(self.id)
+            .site(self.site)
+            .int(self.created.0)
+            .bytes(&self.handle)
+            .bytes(&self.body)
+            .seal()
+    }
+
+    /// Reads a row, in the order of [`COLUMNS`], and verifies it.
+    fn read(row: &Found<'_>) -> Result<(StoredObject, Seal), Problem> {
+        let id = row.get(0)?;
+        let what = || format!("attribution object {id}");
+        let damaged = || Problem::from(Damage::Row(what()));
+        let handle: Vec<u8> = row.get(1)?;
+        let read = Self {
+            id,
+            handle: handle.try_into().map_err(|_| damaged())?,
+            site: SiteId(row.get(2)?),
+            created: EpochIndex(row.get(3)?),
+            body: row.get(4)?,
+        };
+        let seal = read.seal().verify(row.get(5)?, what)?;
+        let parts = decode(&read.body, read.created).filter(|it| it.conversion_site == read.site);
+        let object = parts.and_then(|parts| AttributionObject::from_parts(parts).ok());
+        let stored = StoredObject {
+            number: id.cast_unsigned(),
+            shared: SharedConversion(u128::from_be_bytes(read.handle)),
+            object: object.ok_or_else(damaged)?,
+        };
+        Ok((stored, seal))
+    }
+
+    fn insert(&self, connection: &Connection) -> Result<Seal, Problem> {
+        let seal = self.seal();
+        connection
+            .prepare_cached("INSERT INTO object VALUES (?, ?, ?, ?, ?, ?)")?
+            .execute(params![
+                self.id,
+                self.handle,
+                self.site.0,
+                self.created.0,
+                self.body,
+                seal.checksum
+            ])?;
+        Ok(seal)
     }
 }
+
+/// The columns of an object, in the order in which [`ObjectRow::read`] wants them.
+const COLUMNS: &str = "id, handle, site, created, body, checksum";
 
 /// Gives every object, having verified each.
 pub(crate) fn scan(
     connection: &Connection,
-    mut each: impl FnMut(i64, AttributionObject, Seal) -> Result<(), Problem>,
+    mut each: impl FnMut(StoredObject, Seal) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
-    let mut statement = connection.prepare_cached("SELECT id, site, body, checksum FROM object")?;
+    let sql = format!("SELECT {COLUMNS} FROM object");
+    let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let id = row.get(0)?;
-        let body = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
-        let (object, seal) = read(id, SiteId(row.get(1)?), body, row.get(3)?)?;
-        each(id, object, seal)?;
+        let (stored, seal) = ObjectRow::read(row)?;
+        each(stored, seal)?;
     }
     Ok(())
 }
 
 impl SqliteTransaction<'_> {
-    fn find_object(&self, id: i64) -> Result<Option<(AttributionObject, Seal)>, Problem> {
+    fn find_object(
+        &self,
+        column: &str,
+        value: impl rusqlite::ToSql,
+    ) -> Result<Option<(StoredObject, Seal)>, Problem> {
+        let sql = format!("SELECT {COLUMNS} FROM object WHERE {column} = ?");
+        let mut statement = self.connection().prepare_cached(&sql)?;
+        let mut rows = statement.query([value])?;
+        rows.next()?.map(ObjectRow::read).transpose()
+    }
+
+    pub(crate) fn object_of(
+        &self,
+        shared: SharedConversion,
+    ) -> Result<Option<StoredObject>, Problem> {
+        let found = self.find_object("handle", shared.0.to_be_bytes())?;
+        Ok(found.map(|(stored, _)| stored))
+    }
+
+    pub(crate) fn listed_objects(&self) -> Result<Vec<(u64, SiteId)>, Problem> {
         let mut statement = self
             .connection()
-            .prepare_cached("SELECT site, body, checksum FROM object WHERE id = ?")?;
-        let found: Option<(u32, Vec<u8>, i64)> = statement
-            .query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-            .optional()?;
-        found
-            .map(|(site, body, checksum)| read(id, SiteId(site), &body, checksum))
-            .transpose()
+            .prepare_cached("SELECT id, site FROM object INDEXED BY object_by_site")?;
+        let listed = statement.query_map([], |row| {
+            Ok((row.get::<_, i64>(0)?.cast_unsigned(), SiteId(row.get(1)?)))
+        })?;
+        Ok(listed.collect::<Result<_, _>>()?)
     }
 
-    pub(crate) fn object_of(&self, id: u64) -> Result<Option<AttributionObject>, Problem> {
-        let found = self.find_object(id.cast_signed())?;
-        Ok(found.map(|(object, _)| object))
-    }
-
-    pub(crate) fn write_object(
-        &mut self,
-        id: u64,
-        object: &AttributionObject,
-    ) -> Result<(), Problem> {
-        self.replace_object(id.cast_signed(), object)?;
-        let count: u32 = self
-            .connection()
-            .query_row("SELECT count(*) FROM object", [], |row| row.get(0))?;
-        for _ in MAX_OBJECTS..count as usize {
-            // The oldest of the conversion site that has most.
-            let oldest = self.connection().query_row(
-                "SELECT min(id) FROM object GROUP BY site ORDER BY count(*) DESC, site DESC LIMIT 1",
-                [],
-                |row| row.get(0),
-            )?;
-            self.delete_object(oldest)?;
-        }
-        Ok(())
-    }
-
-    fn replace_object(&mut self, id: i64, object: &AttributionObject) -> Result<(), Problem> {
-        self.delete_object(id)?;
-        let site = object.conversion_site();
-        let body = encode(&object.parts());
-        let seal = seal(id, site, &body);
-        self.connection()
-            .prepare_cached("INSERT INTO object VALUES (?, ?, ?, ?)")?
-            .execute(params![id, site.0, body, seal.checksum])?;
+    pub(crate) fn write_object(&mut self, stored: &StoredObject) -> Result<(), Problem> {
+        self.delete_object(stored.number)?;
+        let seal = ObjectRow::new(stored).insert(self.connection())?;
         self.device.digest.add(seal);
         Ok(())
     }
 
-    fn delete_object(&mut self, id: i64) -> Result<(), Problem> {
-        if let Some((_, seal)) = self.find_object(id)? {
+    pub(crate) fn delete_object(&mut self, number: u64) -> Result<(), Problem> {
+        let id = number.cast_signed();
+        if let Some((_, seal)) = self.find_object("id", id)? {
             self.connection()
-                .execute("DELETE FROM object WHERE id = ?", [id])?;
+                .prepare_cached("DELETE FROM object WHERE id = ?")?
+                .execute([id])?;
             self.device.digest.remove(seal);
         }
         Ok(())
@@ -112,26 +154,77 @@ impl SqliteTransaction<'_> {
         update: impl Fn(AttributionObject) -> Option<AttributionObject>,
     ) -> Result<(), Problem> {
         let mut changed = Vec::new();
-        scan(self.connection(), |id, object, _| {
-            let before = object.clone();
-            match update(object) {
-                Some(object) if object == before => {}
-                after => changed.push((id, after)),
+        scan(self.connection(), |stored, _| {
+            match update(stored.object.clone()) {
+                Some(object) if object == stored.object => {}
+                after => changed.push((stored, after)),
             }
             Ok(())
         })?;
-        for (id, object) in changed {
+        for (stored, after) in changed {
             self.erased = true;
-            match object {
-                Some(object) => self.replace_object(id, &object)?,
-                None => self.delete_object(id)?,
+            match after {
+                Some(object) => self.write_object(&StoredObject { object, ..stored })?,
+                None => self.delete_object(stored.number)?,
             }
         }
         Ok(())
     }
 }
 
-/// The parts of an object in their order, numbers little-endian, lists after their length.
+/// The second version of the schema: objects have a handle and the epoch of their creation.
+///
+/// Of an object that is there already the handle is its number, by which it was known. Its epoch is
+/// that of the latest charge, which is not before its creation: the same for all, so that it tells
+/// nothing of what was paid for each.
+pub(crate) fn migrate_to_2(connection: &Connection) -> Result<(), Problem> {
+    connection.execute_batch(
+        "ALTER TABLE object RENAME TO old_object;
+         CREATE TABLE object (
+             id INTEGER PRIMARY KEY,
+             handle BLOB NOT NULL UNIQUE,
+             site INTEGER NOT NULL,
+             created INTEGER NOT NULL,
+             body BLOB NOT NULL,
+             checksum INTEGER NOT NULL
+         ) STRICT;
+         CREATE INDEX object_by_site ON object (site, id);",
+    )?;
+    let mut statement = connection.prepare("SELECT id, site, body, checksum FROM old_object")?;
+    let old: Vec<(i64, u32, Vec<u8>, i64)> = statement
+        .query_map([], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })?
+        .collect::<Result<_, _>>()?;
+    drop(statement);
+    if !old.is_empty() {
+        let mut device = Device::load(connection)?;
+        let latest = device.state.latest;
+        let created = latest.and_then(|latest| device.state.epoch_of(latest));
+        for (id, site, body, checksum) in old {
+            let row = Row::of(Table::Object)
+                .int(id)
+                .site(SiteId(site))
+                .bytes(&body);
+            let what = || format!("attribution object {id}");
+            device.digest.remove(row.seal().verify(checksum, what)?);
+            let row = ObjectRow {
+                id,
+                handle: u128::from(id.cast_unsigned()).to_be_bytes(),
+                site: SiteId(site),
+                created: created.unwrap_or(EpochIndex(0)),
+                body,
+            };
+            device.digest.add(row.insert(connection)?);
+        }
+        device.save(connection)?;
+    }
+    connection.execute_batch("DROP TABLE old_object")?;
+    Ok(())
+}
+
+/// The parts of an object in their order, except for its epoch, which has a column; numbers
+/// little-endian, lists after their length.
 fn encode(parts: &ObjectParts) -> Vec<u8> {
     let mut out = Encoder(Vec::new());
     out.word(parts.conversion_site.0);
@@ -161,10 +254,11 @@ fn encode(parts: &ObjectParts) -> Vec<u8> {
     out.0
 }
 
-fn decode(bytes: &[u8]) -> Option<ObjectParts> {
+fn decode(bytes: &[u8], created: EpochIndex) -> Option<ObjectParts> {
     let mut from = Decoder(bytes);
     let parts = ObjectParts {
         conversion_site: SiteId(from.word()?),
+        created,
         callers: from.list(|from| from.word().map(SiteId))?,
         value: from.word()?,
         credit: from.list(|from| from.long().map(f64::from_bits))?,
@@ -244,6 +338,7 @@ mod tests {
     fn an_object_comes_back_as_it_was() {
         let parts = ObjectParts {
             conversion_site: SiteId(7),
+            created: EpochIndex(3),
             callers: vec![SiteId(1), SiteId(2)],
             value: 3,
             credit: vec![0.5, 0.1 + 0.2],
@@ -267,6 +362,7 @@ mod tests {
             }],
         };
         let bytes = encode(&parts);
+        let decode = |bytes: &[u8]| decode(bytes, EpochIndex(3));
         assert_eq!(decode(&bytes), Some(parts));
         // Whatever is cut off or added is noticed.
         for length in 0..bytes.len() {

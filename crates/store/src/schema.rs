@@ -5,16 +5,34 @@
 use rusqlite::Connection;
 
 use crate::error::Problem;
-use crate::vfs;
+use crate::{objects, vfs};
 
 /// "BigB": SQLite keeps it in the header of the file.
 pub(crate) const APPLICATION: i64 = 0x4269_6742;
 
-/// What makes each version out of the one before, from an empty file on. Never change one that has
-/// been released: add another.
-pub(crate) const MIGRATIONS: &[&str] = &[
+/// What makes one version of the schema out of the one before.
+#[derive(Clone, Copy)]
+pub(crate) enum Migration {
+    Sql(&'static str),
+    /// What SQL cannot do: rows with checksums of their own.
+    Code(fn(&Connection) -> Result<(), Problem>),
+}
+
+impl Migration {
+    fn run(self, connection: &Connection) -> Result<(), Problem> {
+        match self {
+            Self::Sql(sql) => Ok(connection.execute_batch(sql)?),
+            Self::Code(run) => run(connection),
+        }
+    }
+}
+
+/// Every version, from an empty file on. Never change one that has been released: add another, and
+/// a file of the version before to `tests/fixtures`.
+pub(crate) const MIGRATIONS: &[Migration] = &[
     // 1
-    "
+    Migration::Sql(
+        "
     -- One row: the user agent's own state, and the digest over the ledger.
     CREATE TABLE device (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -122,6 +140,17 @@ pub(crate) const MIGRATIONS: &[&str] = &[
         reason TEXT NOT NULL
     ) STRICT;
     ",
+    ),
+    // 2
+    Migration::Code(|connection| {
+        // Impressions from before there were epochs, by hour: only an agent on a test clock left
+        // such. Now every impression has an epoch.
+        for table in ["impression", "reach", "epoch_size", "crowd"] {
+            let no_epochs = "(SELECT epoch_start IS NULL FROM device)";
+            connection.execute_batch(&format!("DELETE FROM {table} WHERE {no_epochs}"))?;
+        }
+        objects::migrate_to_2(connection)
+    }),
 ];
 
 /// What is decided once, when the file is empty.
@@ -136,7 +165,7 @@ pub(crate) fn prepare_empty(connection: &Connection) -> Result<(), Problem> {
 }
 
 /// Brings the schema to the newest version, in one transaction. Says whether it was older.
-pub(crate) fn migrate(connection: &Connection, migrations: &[&str]) -> Result<bool, Problem> {
+pub(crate) fn migrate(connection: &Connection, migrations: &[Migration]) -> Result<bool, Problem> {
     let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
     let version =
         || connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0));
@@ -156,7 +185,7 @@ pub(crate) fn migrate(connection: &Connection, migrations: &[&str]) -> Result<bo
         let found = version()?;
         refuse_newer(found)?;
         for migration in migrations.iter().skip(usize::try_from(found).unwrap_or(0)) {
-            connection.execute_batch(migration)?;
+            migration.run(connection)?;
         }
         connection.pragma_update(None, "user_version", known)?;
         connection.execute_batch("COMMIT")?;
@@ -179,8 +208,8 @@ mod tests {
     }
 
     /// Migrations as some later program would have them.
-    fn later(migration: &'static str) -> Vec<&'static str> {
-        [MIGRATIONS, &[migration]].concat()
+    fn later(migration: &'static str) -> Vec<Migration> {
+        [MIGRATIONS, &[Migration::Sql(migration)]].concat()
     }
 
     #[test]
@@ -193,7 +222,7 @@ mod tests {
             .unwrap();
         let later = later("ALTER TABLE site ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'");
         assert!(migrate(&connection, &later).unwrap());
-        assert_eq!(version(&connection), 2);
+        assert_eq!(version(&connection), 3);
         let row = connection.query_row("SELECT name, colour FROM site", [], |row| {
             Ok((row.get(0)?, row.get(1)?))
         });
@@ -201,7 +230,7 @@ mod tests {
         // The program that only knows the older one refuses it.
         let error = migrate(&connection, MIGRATIONS).unwrap_err();
         assert!(
-            matches!(error, Problem::NewerSchema { found: 2, known: 1 }),
+            matches!(error, Problem::NewerSchema { found: 3, known: 2 }),
             "{error}"
         );
     }
@@ -212,7 +241,7 @@ mod tests {
         migrate(&connection, MIGRATIONS).unwrap();
         let failing = later("DROP TABLE site; SELECT nonsense");
         migrate(&connection, &failing).unwrap_err();
-        assert_eq!(version(&connection), 1);
+        assert_eq!(version(&connection), 2);
         assert_eq!(
             connection.query_row("SELECT count(*) FROM site", [], |row| row.get(0)),
             Ok(0)

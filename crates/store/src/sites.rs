@@ -133,8 +133,8 @@ pub(crate) fn used_sites(connection: &Connection) -> Result<HashSet<SiteId>, Pro
         used.insert(site);
         Ok(())
     })?;
-    objects::scan(connection, |_, object, _| {
-        used.extend(object.sites());
+    objects::scan(connection, |stored, _| {
+        used.extend(stored.object.sites());
         Ok(())
     })?;
     Ok(used)

@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 
 use bigbird::attribution::Touch;
 use bigbird::{
-    Admission, AttributionObject, AttributionQuery, Balance, Changes, Check, CommitError,
-    EpochIndex, EventStore, Filter, Impression, LedgerStore, MicroEpsilon, Refusal, Relevant,
-    SiteId, Timestamp, UserAction,
+    Admission, AttributionQuery, Balance, Changes, Check, CommitError, EpochIndex, EventStore,
+    Filter, Impression, LedgerStore, LedgerView, MicroEpsilon, Refusal, Relevant, SiteId,
+    Timestamp, UserAction,
 };
-use bigbird_attribution::{Site, State, Transaction};
+use bigbird_attribution::{SharedConversion, Site, State, StoredObject, Transaction};
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
 
@@ -131,10 +131,7 @@ impl<'t> SqliteTransaction<'t> {
         self.prune_filters(epoch)?;
         self.prune_admissions(epoch)?;
         self.prune_impressions(epoch)?;
-        self.update_objects(|object| {
-            let reachable = object.epochs().iter().any(|paid| *paid >= epoch);
-            reachable.then_some(object)
-        })
+        self.update_objects(|object| (object.created() >= epoch).then_some(object))
     }
 }
 
@@ -144,7 +141,7 @@ impl Drop for SqliteTransaction<'_> {
     }
 }
 
-impl LedgerStore for SqliteTransaction<'_> {
+impl LedgerView for SqliteTransaction<'_> {
     type Error = StoreError;
 
     fn first_epoch(&self) -> Result<EpochIndex, StoreError> {
@@ -166,7 +163,9 @@ impl LedgerStore for SqliteTransaction<'_> {
     ) -> Result<Admission, StoreError> {
         self.at(self.admission_of(action, epoch, site))
     }
+}
 
+impl LedgerStore for SqliteTransaction<'_> {
     fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<StoreError>> {
         let committed = self.commit_changes(changes);
         self.at(committed)
@@ -224,23 +223,6 @@ impl Transaction<StoreError> for SqliteTransaction<'_> {
         self.at(saved)
     }
 
-    fn hold_impression(
-        &mut self,
-        hour: EpochIndex,
-        impression: &Impression<'_>,
-    ) -> Result<(), StoreError> {
-        // While there is no epoch, every impression is one that is held.
-        self.save_impression(hour, impression)
-    }
-
-    fn assign_epochs(
-        &mut self,
-        epoch_of: &dyn Fn(Timestamp) -> EpochIndex,
-    ) -> Result<(), StoreError> {
-        let assigned = self.assign(epoch_of);
-        self.at(assigned)
-    }
-
     fn forget_site(&mut self, site: SiteId) -> Result<(), StoreError> {
         let forgotten = self.forget_impressions_of(site).and_then(|()| {
             self.update_objects(|mut object| {
@@ -285,13 +267,22 @@ impl Transaction<StoreError> for SqliteTransaction<'_> {
         self.at(swept)
     }
 
-    fn put_object(&mut self, id: u64, object: AttributionObject) -> Result<(), StoreError> {
-        let put = self.write_object(id, &object);
+    fn put_object(&mut self, stored: StoredObject) -> Result<(), StoreError> {
+        let put = self.write_object(&stored);
         self.at(put)
     }
 
-    fn object(&self, id: u64) -> Result<Option<AttributionObject>, StoreError> {
-        self.at(self.object_of(id))
+    fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, StoreError> {
+        self.at(self.object_of(shared))
+    }
+
+    fn objects(&self) -> Result<Vec<(u64, SiteId)>, StoreError> {
+        self.at(self.listed_objects())
+    }
+
+    fn remove_object(&mut self, number: u64) -> Result<(), StoreError> {
+        let removed = self.delete_object(number);
+        self.at(removed)
     }
 
     fn finish(self) -> Result<(), StoreError> {

@@ -61,7 +61,7 @@ pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Pro
         digest.add(seal);
         Ok(())
     })?;
-    objects::scan(connection, |_, _, seal| {
+    objects::scan(connection, |_, seal| {
         digest.add(seal);
         Ok(())
     })?;
@@ -125,7 +125,7 @@ fn everything(connection: &Connection, device: &Device) -> Result<Checked, Probl
         checked.filters += 1;
         Ok(())
     })?;
-    objects::scan(connection, |_, _, _| {
+    objects::scan(connection, |_, _| {
         checked.objects += 1;
         Ok(())
     })?;

@@ -4,10 +4,10 @@
 
 mod common;
 
-use bigbird::{Profile, Timestamp};
+use bigbird::{Decision, Profile, Timestamp};
 use bigbird_attribution::{
-    Answer, Call, ConversionOptions, ImpressionOptions, Memory, Querier, SharedConversion, Storage,
-    UserAgent,
+    Answer, Call, ConversionOptions, ImpressionOptions, Memory, Querier, SharedAnswer,
+    SharedConversion, Storage, UserAgent,
 };
 use common::{DAY, Folder, SERVICE, Sequence, by, config, consumed, open, options};
 use proptest::prelude::*;
@@ -198,10 +198,13 @@ fn happen<S: Storage>(agent: &mut UserAgent<S, Sequence>, event: &Event, now: i6
                 ..options
             };
             let sharers: Vec<&str> = sharers.iter().map(String::as_str).collect();
-            format!("{:?}", agent.attribute_shared(&call, &options, &sharers))
+            match agent.create_shared_conversion(&call, &options, &sharers) {
+                Ok(SharedAnswer { shared, decision }) => format!("{shared:?} {}", fates(&decision)),
+                Err(error) => format!("{error:?}"),
+            }
         }),
         Event::Share { number, conversion } => with_call(conversion, now, |call, options| {
-            told(agent.share(SharedConversion(*number), &call, &options))
+            told(agent.take_share(SharedConversion((*number).into()), &call, &options))
         }),
         Event::ForgetSite(site) => format!("{:?}", agent.clear_impressions_for_site(&host(*site))),
         Event::Clear {
@@ -245,21 +248,24 @@ fn told<E: std::fmt::Debug>(answer: Result<Answer, E>) -> String {
     match answer {
         Ok(Answer { report, decision }) => {
             let report = report.release(Timestamp(0), Timestamp(i64::MAX)).unwrap();
-            // Numbers of sites may differ.
-            let epochs: Vec<_> = decision
-                .epochs()
-                .map(|epoch| (epoch.epoch, epoch.matched, epoch.fate))
-                .collect();
-            format!("{:?} {epochs:?}", report.buckets())
+            format!("{:?} {}", report.buckets(), fates(&decision))
         }
         Err(error) => format!("{error:?}"),
     }
 }
 
+/// What happened in each epoch. Numbers of sites may differ.
+fn fates(decision: &Decision) -> String {
+    let epochs = decision.epochs();
+    let epochs: Vec<_> = epochs.map(|it| (it.epoch, it.matched, it.fate)).collect();
+    format!("{epochs:?}")
+}
+
 fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
     let folder = Folder::new();
     let path = folder.file("store");
-    let config = config(profile, limit);
+    let mut config = config(profile, limit);
+    config.max_shared_conversions = 2;
     let mut file = Some(open(&path, &config));
     let memory = Memory::new(&config.policy, config.store_limits);
     let mut memory = UserAgent::new(config.clone(), memory, Sequence::default()).unwrap();
@@ -288,7 +294,7 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
     let checked = bigbird_store::check(&path).unwrap();
     assert_eq!(
         checked.impressions,
-        memory.storage().impression_count() as u64
+        memory.storage().impressions().len() as u64
     );
 }
 

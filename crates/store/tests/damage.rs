@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use bigbird::{Profile, Timestamp};
 use bigbird_attribution::{AgentError, Config, OpenError, UserAgent};
 use bigbird_store::{Damage, Problem, SqliteStore, StoreError, StoreOptions, backup, check, reset};
-use common::{Agent, DAY, Folder, Sequence, by, config, consumed, live, measure, open};
-use rusqlite::{Connection, OpenFlags};
+use common::{Agent, DAY, Folder, Sequence, by, by_hand, config, consumed, live, measure, open};
+use rusqlite::Connection;
 
 const PAGE: usize = 4096;
 
@@ -195,13 +195,6 @@ fn what_is_no_store_is_left_alone() {
     assert!(matches!(error.problem(), Problem::NoFolder(_)), "{error}");
 }
 
-/// A connection through the layer that keeps page checksums, which the store has made known: what a
-/// program sees that knows them, and not the rows'.
-fn by_hand(path: &Path) -> Connection {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
-    Connection::open_with_flags_and_vfs(path, flags, c"bigbird").unwrap()
-}
-
 fn problem_after(change: &str) -> Option<String> {
     let folder = Folder::new();
     let (path, config) = sample(&folder);
@@ -253,6 +246,14 @@ fn rows_that_were_altered_by_hand_are_noticed() {
         ("DELETE FROM closed", "rows of the ledger are missing"),
         (
             "UPDATE object SET body = substr(body, 1, length(body) - 1)",
+            "attribution object 1",
+        ),
+        (
+            "UPDATE object SET created = created + 1",
+            "attribution object 1",
+        ),
+        (
+            "UPDATE object SET handle = zeroblob(16)",
             "attribution object 1",
         ),
         ("DELETE FROM object", "rows of the ledger are missing"),
@@ -387,7 +388,7 @@ fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
     ] {
         assert_eq!(
             error.problem().to_string(),
-            "its schema is of version 99, this program knows up to 1"
+            "its schema is of version 99, this program knows up to 2"
         );
     }
 }
@@ -662,7 +663,7 @@ fn an_interrupted_reset_is_taken_up() {
 /// What is half done cannot be finished, whoever passes over an error.
 #[test]
 fn a_transaction_that_failed_cannot_be_finished() {
-    use bigbird::{Changes, Filter, LedgerStore as _};
+    use bigbird::{Changes, Filter, LedgerStore as _, LedgerView as _};
     use bigbird_attribution::{Storage as _, Transaction as _};
     let folder = Folder::new();
     let (path, config) = sample(&folder);

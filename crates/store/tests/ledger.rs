@@ -7,14 +7,14 @@ use std::fs;
 
 use bigbird::{
     Admission, Admit, Capacity, Changes, Charge, Check, CommitError, EpochIndex, Filter,
-    LedgerStore as _, MicroEpsilon, Profile, Refusal, Timestamp, UserAction,
+    LedgerStore as _, LedgerView as _, MicroEpsilon, Profile, Refusal, Timestamp, UserAction,
 };
 use bigbird_attribution::{
     ConversionOptions, ImpressionOptions, Localhost, SharedConversion, Site, Storage as _,
     Transaction as _,
 };
 use bigbird_store::{Problem, SqliteStore, SqliteTransaction, StoreOptions, check};
-use common::{DAY, Folder, SERVICE, by, config, live, open};
+use common::{Agent, DAY, Folder, SERVICE, by, config, live, open};
 
 const E: EpochIndex = EpochIndex(3);
 
@@ -168,31 +168,45 @@ fn a_site_stays_closed_until_the_later_epoch() {
     check(folder.file("store")).unwrap();
 }
 
-/// An object outlives its epochs as little as their filters do, and there is a limit.
+/// There is a limit of objects, and an object ends with the epoch of its creation, whatever was paid
+/// for it.
 #[test]
-fn objects_are_limited_and_end_with_their_epochs() {
+fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     let folder = Folder::new();
     let path = folder.file("store");
-    let mut agent = open(&path, &config(Profile::BigBird, 1000));
+    let mut config = config(Profile::BigBird, 1000);
+    config.max_shared_conversions = 5;
+    let mut agent = open(&path, &config);
     live(&mut agent);
-    let tx = agent.storage_mut().begin().unwrap();
-    let object = tx.object(1).unwrap().unwrap();
-    assert_eq!(tx.object(2).unwrap(), None);
-    drop(tx);
-    let mut tx = agent.storage_mut().begin().unwrap();
-    for id in 2..2000 {
-        tx.put_object(id, object.clone()).unwrap();
+    let object = |agent: &mut Agent, number: u128| {
+        let tx = agent.storage_mut().begin().unwrap();
+        tx.object(SharedConversion(number)).unwrap()
+    };
+    assert!(object(&mut agent, 1).is_some());
+    assert_eq!(object(&mut agent, 2), None);
+    let conversion = ConversionOptions {
+        epsilon: 0.01,
+        ..ConversionOptions::new(SERVICE, 5)
+    };
+    for number in 2..20 {
+        let call = by("shop-1.example", 400 + number, 112 * DAY);
+        let created = agent.create_shared_conversion(&call, &conversion, &["ads.example"]);
+        let _ = created.unwrap();
     }
-    assert_eq!(tx.object(2).unwrap(), None);
-    assert_eq!(tx.object(1999).unwrap(), Some(object.clone()));
-    tx.finish().unwrap();
-    assert_eq!(check(&path).unwrap().objects, 1024);
-    let last = *object.epochs().last().unwrap();
+    let kept = |agent: &mut Agent| {
+        let kept = (1..20).filter(|number| object(agent, *number).is_some());
+        kept.collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&mut agent), [15, 16, 17, 18, 19]);
+    assert_eq!(check(&path).unwrap().objects, 5);
+    let last = object(&mut agent, 19).unwrap();
+    let created = last.object.created();
     let mut tx = agent.storage_mut().begin().unwrap();
-    tx.prune_before(last).unwrap();
-    assert!(tx.object(1999).unwrap().is_some());
-    tx.prune_before(EpochIndex(last.0 + 1)).unwrap();
-    assert_eq!(tx.object(1999).unwrap(), None);
+    tx.prune_before(created).unwrap();
+    tx.finish().unwrap();
+    assert_eq!(kept(&mut agent).len(), 5);
+    let mut tx = agent.storage_mut().begin().unwrap();
+    tx.prune_before(EpochIndex(created.0 + 1)).unwrap();
     tx.finish().unwrap();
     assert_eq!(check(&path).unwrap().objects, 0);
     // To whoever comes for a share, it is as if nothing had been attributed.
@@ -201,7 +215,9 @@ fn objects_are_limited_and_end_with_their_epochs() {
         ..by("shop-1.example", 201, 112 * DAY)
     };
     let options = ConversionOptions::new(SERVICE, 5);
-    let answer = agent.share(SharedConversion(1), &call, &options).unwrap();
+    let answer = agent
+        .take_share(SharedConversion(1), &call, &options)
+        .unwrap();
     let report = answer
         .report
         .release(call.now, Timestamp(i64::MAX))
@@ -343,9 +359,9 @@ fn long_rows_come_back() {
     };
     let sharers: Vec<&str> = sites.iter().take(60).map(String::as_str).collect();
     let call = by("shop.example", 2, at + 1);
-    let shared = agent
-        .attribute_shared(&call, &conversion, &sharers)
-        .unwrap();
+    let created = agent.create_shared_conversion(&call, &conversion, &sharers);
+    let later = Timestamp(i64::MAX);
+    let shared = created.unwrap().shared.release(call.now, later).unwrap();
     for sharer in &sharers {
         let call = bigbird_attribution::Call {
             intermediary: Some(sharer),
@@ -356,16 +372,14 @@ fn long_rows_come_back() {
             match_values: (0..10).collect(),
             ..conversion.clone()
         };
-        let _ = agent.share(shared, &call, &options).unwrap();
+        let _ = agent.take_share(shared, &call, &options).unwrap();
     }
     drop(agent);
     assert_eq!(check(&path).unwrap().objects, 1);
     let mut agent = open(&path, &config);
     let tx = agent.storage_mut().begin().unwrap();
-    assert_eq!(
-        tx.object(shared.0).unwrap().unwrap().parts().taken.len(),
-        60
-    );
+    let stored = tx.object(shared).unwrap().unwrap();
+    assert_eq!(stored.object.parts().taken.len(), 60);
     drop(tx);
     let call = by("shop.example", 1, at + 2);
     let answer = agent.measure_conversion(&call, &conversion).unwrap();

@@ -3,7 +3,8 @@
 
 use bigbird::{Profile, Timestamp};
 use bigbird_attribution::{
-    Answer, Call, Config, ConversionOptions, Memory, Randomness, Storage, UserAgent,
+    Answer, Call, Config, ConversionOptions, Memory, Randomness, SharedAnswer, SharedConversion,
+    Storage, UserAgent,
 };
 
 pub(crate) const SERVICE: &str = "https://agg.example";
@@ -19,6 +20,10 @@ impl Randomness for Half {
 
     fn credit(&mut self) -> f64 {
         0.5
+    }
+
+    fn handle(&mut self, number: u64) -> u128 {
+        number.into()
     }
 }
 
@@ -37,6 +42,12 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 pub(crate) fn released(answer: Answer) -> Vec<u32> {
     let report = answer.report.release(Timestamp(0), Timestamp(i64::MAX));
     report.expect("it is time").buckets().to_vec()
+}
+
+/// The handle of a conversion to share, when it is long past its time.
+pub(crate) fn handle(answer: SharedAnswer) -> SharedConversion {
+    let shared = answer.shared.release(Timestamp(0), Timestamp(i64::MAX));
+    shared.expect("it is time")
 }
 
 /// A conversion by a new user action.

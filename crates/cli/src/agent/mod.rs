@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use bigbird::{Histogram, Profile, Timestamp};
+use bigbird::{Profile, Timestamp};
 use bigbird_attribution::requests::{Outcome, Player, Request};
 use bigbird_attribution::{
-    AgentError, Call, Config, EpochStart, Held, ImpressionOptions, Memory, OpenError, Randomness,
-    Storage, UserAgent,
+    AgentError, Call, Config, Held, ImpressionOptions, Memory, OpenError, Randomness, Storage,
+    UserAgent,
 };
 use bigbird_store::{SqliteStore, StoreOptions};
 use serde_json::Value;
@@ -30,8 +30,9 @@ One JSON request a line on standard input, one JSON answer a line on standard ou
   {\"event\": \"saveImpression\", \"site\": \"news.example\", \"userAction\": 1, \"options\": {\"histogramIndex\": 2}}
   {\"event\": \"measureConversion\", \"site\": \"shop.example\", \"userAction\": 2,
    \"options\": {\"aggregationService\": \"https://agg.example\", \"histogramSize\": 5}}
-The other events are clearImpressionsForSite, clearBrowsingHistoryForAttribution, enableAPI,
-disableAPI, maintain, budgets and explain. docs/agent.md has every field and answer.
+The other events are createSharedConversion, takeShare, clearImpressionsForSite,
+clearBrowsingHistoryForAttribution, enableAPI, disableAPI, maintain, budgets and explain.
+docs/agent.md has every field and answer.
 
 It stops when its input ends. A line that is no request gets an answer that says why.")]
 pub(crate) struct Args {
@@ -129,9 +130,6 @@ impl Args {
         }
         config.epoch_days = self.epoch_days;
         config.release_after_ms = self.release_after;
-        if self.test_clock {
-            config.epoch_start = EpochStart::FirstConversion;
-        }
         for url in &self.aggregation_service {
             config = config.with_service(url);
         }
@@ -190,6 +188,16 @@ impl Randomness for Source {
         match self {
             Self::System => Self::system(),
             Self::Fixed { credit, .. } => *credit,
+        }
+    }
+
+    fn handle(&mut self, number: u64) -> u128 {
+        match self {
+            Self::System => {
+                let bits = || u128::from(getrandom::u64().unwrap_or(number));
+                bits() << 64 | bits()
+            }
+            Self::Fixed { .. } => number.into(),
         }
     }
 }
@@ -437,34 +445,38 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
             },
             Asked::Play(request) => match self.player.play(request, now).map_err(failed)? {
                 Outcome::Done => Answer::done(),
-                Outcome::Report(report, _) => return Ok(self.report(timed, now, report)),
+                Outcome::Report(report, _) => {
+                    let (report, release) = self.release(timed, now, report);
+                    let shown = report.filter(|_| self.shows_histograms);
+                    return Ok((Answer::report(shown.as_ref()), release));
+                }
+                Outcome::Shared(shared, _) => {
+                    let (shared, release) = self.release(timed, now, shared);
+                    return Ok((Answer::shared(shared), release));
+                }
             },
         };
         Ok((answer, None))
     }
 
-    /// The answer to a conversion, and when it may be given: at a time that depends on the call
+    /// What a call that measures gives, and when it may be given: at a time that depends on the call
     /// alone.
-    fn report(
+    fn release<T>(
         &self,
         timed: &Timed,
         now: Timestamp,
-        report: Held<Histogram>,
-    ) -> (Answer, Option<Instant>) {
+        held: Held<T>,
+    ) -> (Option<T>, Option<Instant>) {
         let milliseconds = |elapsed: i64| Duration::from_millis(elapsed.unsigned_abs());
         let (ready, release) = if self.test_clock {
             (now, None)
         } else {
             let elapsed = timed.read.elapsed().as_millis();
             let ready = Timestamp(now.0 + i64::try_from(elapsed).unwrap_or(i64::MAX));
-            let wait = milliseconds(report.release_at(ready).0 - now.0);
+            let wait = milliseconds(held.release_at(ready).0 - now.0);
             (ready, Some(timed.read + wait))
         };
-        let at = report.release_at(ready);
-        let shown = report
-            .release(ready, at)
-            .ok()
-            .filter(|_| self.shows_histograms);
-        (Answer::report(shown.as_ref()), release)
+        let at = held.release_at(ready);
+        (held.release(ready, at).ok(), release)
     }
 }

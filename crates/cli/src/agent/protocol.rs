@@ -4,7 +4,9 @@ use std::convert::Infallible;
 
 use bigbird::{Cause, Fate, Histogram, MicroEpsilon};
 use bigbird_attribution::requests::{ErrorName, Request};
-use bigbird_attribution::{AgentError, ApiError, Budget, Explanation};
+use bigbird_attribution::{
+    AgentError, ApiError, Budget, Explanation, ShareRefusal, SharedConversion,
+};
 use bigbird_store::StoreError;
 use serde_json::{Map, Value, json};
 
@@ -28,42 +30,30 @@ pub(super) enum Asked {
     Budgets,
 }
 
-/// The fields that each event may have, besides `event`, `id` and `seconds`.
-const FIELDS: &[(&str, &[&str])] = &[
+/// The fields that each event may have, besides `event`, `id` and `seconds`: those of the call, and
+/// its own.
+const FIELDS: &[(&str, &[&[&str]])] = &[
+    ("saveImpression", &[CALL]),
+    ("measureConversion", &[CALL, &["querier"]]),
     (
-        "saveImpression",
-        &["site", "intermediarySite", "userAction", "options"],
+        "createSharedConversion",
+        &[CALL, &["querier", "participants"]],
     ),
-    (
-        "measureConversion",
-        &[
-            "site",
-            "intermediarySite",
-            "userAction",
-            "querier",
-            "options",
-        ],
-    ),
-    (
-        "explain",
-        &[
-            "site",
-            "intermediarySite",
-            "userAction",
-            "querier",
-            "options",
-        ],
-    ),
-    ("clearImpressionsForSite", &["site"]),
+    ("takeShare", &[CALL, &["querier", "shared"]]),
+    ("explain", &[CALL, &["querier", "participants", "shared"]]),
+    ("clearImpressionsForSite", &[&["site"]]),
     (
         "clearBrowsingHistoryForAttribution",
-        &["sites", "forgetVisits"],
+        &[&["sites", "forgetVisits"]],
     ),
     ("enableAPI", &[]),
     ("disableAPI", &[]),
     ("maintain", &[]),
     ("budgets", &[]),
 ];
+
+/// The fields of a page's call.
+const CALL: &[&str] = &["site", "intermediarySite", "userAction", "options"];
 
 /// Reads a request.
 pub(super) fn parse(line: Result<String, String>) -> Result<Parsed, Answer> {
@@ -101,7 +91,9 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
             names.join(", ")
         ));
     };
-    let unknown = |name: &&String| name.as_str() != "event" && !known.contains(&name.as_str());
+    let unknown = |name: &&String| {
+        name.as_str() != "event" && !known.iter().any(|known| known.contains(&name.as_str()))
+    };
     if let Some(name) = fields.keys().find(unknown) {
         return Err(format!("{event} has no field `{name}`"));
     }
@@ -118,7 +110,15 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
     let asked = match *event {
         "budgets" => Asked::Budgets,
         "explain" => {
-            fields.insert("event".to_owned(), json!("measureConversion"));
+            let explained = match (fields.get("participants"), fields.get("shared")) {
+                (Some(_), Some(_)) => {
+                    return Err("explain has `participants` or `shared`, not both".to_owned());
+                }
+                (Some(_), None) => "createSharedConversion",
+                (None, Some(_)) => "takeShare",
+                (None, None) => "measureConversion",
+            };
+            fields.insert("event".to_owned(), json!(explained));
             Asked::Explain(play(fields)?)
         }
         _ => Asked::Play(play(fields)?),
@@ -135,7 +135,14 @@ fn check(name: &str, value: &Value) -> Result<(), &'static str> {
             value == "conversionSite" || value == "intermediary",
             "\"conversionSite\" or \"intermediary\"",
         ),
-        "sites" => {
+        "shared" => {
+            let handle = value.as_str().map(str::parse::<SharedConversion>);
+            (
+                matches!(handle, Some(Ok(_))),
+                "the handle of a shared conversion, 32 hexadecimal digits",
+            )
+        }
+        "sites" | "participants" => {
             let hosts = value
                 .as_array()
                 .is_some_and(|list| list.iter().all(Value::is_string));
@@ -223,6 +230,15 @@ impl Answer {
         answer
     }
 
+    /// The answer to a shared conversion that was created.
+    pub(super) fn shared(shared: Option<SharedConversion>) -> Self {
+        let mut answer = Self::done();
+        if let Some(shared) = shared {
+            answer.set("shared", json!(shared));
+        }
+        answer
+    }
+
     pub(super) fn budgets(budgets: &[Budget]) -> Self {
         let mut answer = Self::done();
         answer.set("budgets", budgets.iter().map(budget_json).collect());
@@ -270,13 +286,17 @@ impl Answer {
             "cause": match explanation.cause {
                 Some(cause) => Some(cause_name(cause)),
                 None if !explanation.enabled => Some("disabled"),
-                None if explanation.epochs.is_empty() => Some("cleared"),
-                None => None,
+                None => match explanation.share_refusal {
+                    Some(ShareRefusal::Unknown) => Some("unknownShare"),
+                    Some(ShareRefusal::Unfit) => Some("unfitShare"),
+                    None if explanation.nothing_readable() => Some("cleared"),
+                    None => None,
+                },
             },
             "epochs": epochs,
         }));
-        if shows_histograms {
-            explained.set("histogram", json!(explanation.report.buckets()));
+        if let Some(report) = explanation.report.as_ref().filter(|_| shows_histograms) {
+            explained.set("histogram", json!(report.buckets()));
         }
         let mut answer = Self::done();
         answer.set("explanation", Value::Object(explained.0));

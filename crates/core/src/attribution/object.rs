@@ -7,7 +7,7 @@ use super::query::{AttributionQuery, Histogram, Touch};
 use crate::decision::{Cause, Fate};
 use crate::device::Outcome;
 use crate::engine::{Payers, Workspace, generate};
-use crate::ledger::{Changes, LedgerStore};
+use crate::ledger::{Changes, LedgerView};
 use crate::query::{Draws, EventStore, Query, Release, Relevant, Request};
 use crate::{
     Capacity, Check, Decision, EpochIndex, Epsilon, EpsilonError, Filter, Noise, Policy, SiteId,
@@ -20,17 +20,18 @@ use crate::{
 /// credit of its own impressions and pays from its own budget only.
 ///
 /// What this guarantees is the global budget: whatever the queriers do, all of them together learn
-/// no more about an epoch than its shared filters paid. A querier's own budget bounds less here than
-/// for reports of its own: the credit of an epoch it can pay for was divided with other epochs in
+/// no more about an epoch than its shared filters paid. A querier's own budget does not bound what
+/// it learns from shares: the credit of an epoch it can pay for was divided with other epochs in
 /// view, also with one that it cannot pay for.
 ///
 /// Here we depart from the paper on purpose: its `GetReport` attributes again over the epochs each
 /// querier could pay for. Queriers with budget in different epochs could then move more value than
 /// was charged. Our objects fix the credit of each impression once; an epoch that a querier cannot
-/// pay for loses that epoch's own credit and nothing else.
+/// pay for, or that can no longer be read, loses that epoch's own credit and nothing else.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttributionObject {
     conversion_site: SiteId,
+    created: EpochIndex,
     callers: Vec<SiteId>,
     terms: Terms,
     single_epoch: bool,
@@ -48,6 +49,8 @@ pub struct AttributionObject {
 pub struct ObjectParts {
     /// The conversion site.
     pub conversion_site: SiteId,
+    /// The epoch in which it was created.
+    pub created: EpochIndex,
     /// Who shares it, at most 64; a bit of [`Credit::permitted`] for each.
     pub callers: Vec<SiteId>,
     /// The value of the conversion.
@@ -166,7 +169,7 @@ impl AttributionObject {
     ) -> Result<(Self, Decision, Changes), L::Error>
     where
         E: EventStore<AttributionQuery, Error = L::Error>,
-        L: LedgerStore,
+        L: LedgerView,
     {
         let snapshot = SnapshotQuery(query);
         let mut workspace = Workspace::default();
@@ -193,6 +196,7 @@ impl AttributionObject {
     pub fn empty(query: &AttributionQuery) -> Self {
         Self {
             conversion_site: query.request.conversion_site,
+            created: query.request.window.current(),
             callers: query.callers.clone(),
             terms: Terms::of(query),
             single_epoch: query.request.window.is_single(),
@@ -210,16 +214,22 @@ impl AttributionObject {
     /// out already, or disagrees with the object on value, credit or noise, or comes from someone
     /// who does not share it.
     ///
+    /// Epochs before `readable_from` can no longer be read: they left the lookback, or the user
+    /// cleared them. Such an epoch loses its own credit and pays nothing, as a pruned one does.
+    /// Every other epoch is charged all the same: were the share refused as a whole, what one
+    /// epoch held and paid would decide what another is charged.
+    ///
     /// Commit the changes, and keep the object as durably as the ledger, before the report is
     /// released.
     ///
     /// # Errors
     /// Whatever the ledger says when it cannot be read. Nothing was taken then.
-    pub fn share<L: LedgerStore>(
+    pub fn share<L: LedgerView>(
         &mut self,
         policy: &Policy,
         ledger: &L,
         query: &AttributionQuery,
+        readable_from: EpochIndex,
     ) -> Result<(Outcome<Histogram>, Changes), L::Error> {
         let mut outcome = Outcome {
             report: query.null_report(),
@@ -231,7 +241,7 @@ impl AttributionObject {
         };
         let own =
             |credit: &&Credit| credit.permitted & (1 << caller) != 0 && support.contains(credit);
-        let first_epoch = ledger.first_epoch()?;
+        let first_epoch = ledger.first_epoch()?.max(readable_from);
         for &epoch in &self.epochs {
             let credits = || {
                 let of_epoch = |credit: &&Credit| credit.epoch == epoch;
@@ -291,6 +301,7 @@ impl AttributionObject {
     pub fn parts(&self) -> ObjectParts {
         ObjectParts {
             conversion_site: self.conversion_site,
+            created: self.created,
             callers: self.callers.clone(),
             value: self.terms.value,
             credit: self.terms.credit.clone(),
@@ -313,6 +324,7 @@ impl AttributionObject {
         let sensitivity = sensitivity.ok_or(EpsilonError::Amount { got: 0.0 })?;
         Ok(Self {
             conversion_site: parts.conversion_site,
+            created: parts.created,
             callers: parts.callers,
             terms: Terms {
                 value: parts.value,
@@ -345,6 +357,19 @@ impl AttributionObject {
     /// The conversion site it is about.
     pub fn conversion_site(&self) -> SiteId {
         self.conversion_site
+    }
+
+    /// The epoch in which it was created. Whoever keeps objects forgets them by this, never by
+    /// what was paid: whether an epoch had anything to pay for must not decide what becomes of the
+    /// credit of another.
+    pub fn created(&self) -> EpochIndex {
+        self.created
+    }
+
+    /// Whether a share fits: it comes from one who shares, agrees on value, credit and noise, and
+    /// asks for nothing that was handed out already. One that does not is null and costs nothing.
+    pub fn fits(&self, query: &AttributionQuery) -> bool {
+        self.accept(query).is_some()
     }
 
     /// The epochs in which it was paid for.

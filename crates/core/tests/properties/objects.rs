@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bigbird::Query as _;
 use bigbird::{
-    AttributionObject, AttributionQuery, Charge, EpochIndex, Fate, Filter, Impression,
+    AttributionObject, AttributionQuery, Cause, Charge, EpochIndex, Fate, Filter, Impression,
     ImpressionStore, Ledger, MicroEpsilon, Policy, Profile, Request, SiteId, Timestamp, UserAction,
     Window,
 };
@@ -107,6 +107,9 @@ impl Case {
     }
 }
 
+/// All epochs can be read.
+const EVERYTHING: EpochIndex = EpochIndex(i64::MIN);
+
 /// What each company gets, which epochs passed when the object was created, and what they paid.
 struct Shares {
     histograms: Vec<Vec<u32>>,
@@ -137,8 +140,12 @@ fn shares(case: &Case) -> Shares {
     for (company, &querier) in ADTECHS.iter().enumerate() {
         // As a store would have kept it in between.
         object = AttributionObject::from_parts(object.parts()).unwrap();
-        let Ok((outcome, changes)) =
-            object.share(&policy, &ledger, &case.query(querier, &[querier]));
+        let Ok((outcome, changes)) = object.share(
+            &policy,
+            &ledger,
+            &case.query(querier, &[querier]),
+            EVERYTHING,
+        );
         ledger.commit(&changes).unwrap();
         histograms.push(outcome.report.buckets().to_vec());
         for charge in changes.charges {
@@ -284,7 +291,9 @@ impl Shared {
     }
 
     fn share(&mut self, query: &AttributionQuery) -> (Vec<u32>, usize) {
-        let Ok((outcome, changes)) = self.object.share(&self.policy, &self.ledger, query);
+        let Ok((outcome, changes)) =
+            self.object
+                .share(&self.policy, &self.ledger, query, EVERYTHING);
         self.ledger.commit(&changes).unwrap();
         (outcome.report.buckets().to_vec(), changes.charges.len())
     }
@@ -323,6 +332,37 @@ fn creating_charges_the_shared_filters_once_and_each_share_its_own_querier() {
             expected.insert((epoch, Filter::Querier(ADTECHS[company])), loss);
         }
         assert_eq!(shared.consumed(), expected);
+    }
+}
+
+/// An epoch that can no longer be read loses its own credit only: whether it had anything to pay
+/// for must not decide what the other is charged.
+#[test]
+fn an_epoch_out_of_reach_is_lost_alone() {
+    let case = two_companies();
+    let query = |company: usize| case.query(ADTECHS[company], &[ADTECHS[company]]);
+    let querier = |company: usize| Filter::Querier(ADTECHS[company]);
+    let pruned = |mut shared: Shared| {
+        shared.ledger.prune_before(EpochIndex(1));
+        (shared, EVERYTHING)
+    };
+    let cleared = |shared: Shared| (shared, EpochIndex(1));
+    for out_of_reach in [&pruned as &dyn Fn(Shared) -> (Shared, EpochIndex), &cleared] {
+        let (mut shared, readable_from) = out_of_reach(Shared::new(&case));
+        for (company, histogram) in [(0, [0, 0, 0, 0]), (1, [0, 0, 3, 0])] {
+            let share = &query(company);
+            let object = &mut shared.object;
+            let Ok((outcome, changes)) =
+                object.share(&shared.policy, &shared.ledger, share, readable_from);
+            assert_eq!(outcome.report.buckets(), histogram);
+            let charged: Vec<_> = changes
+                .charges
+                .iter()
+                .map(|it| (it.epoch.0, it.filter))
+                .collect();
+            assert_eq!(charged, [(1, querier(company))]);
+            assert_eq!(outcome.decision.first_cause(), Some(Cause::Pruned));
+        }
     }
 }
 
@@ -416,7 +456,8 @@ fn an_impression_is_handed_only_to_callers_it_permits() {
         let all = query(&ADTECHS[..2]);
         let Ok((mut object, _, _)) =
             AttributionObject::create(&policy, &store, &ledger, &all, &mut || 0.5);
-        let Ok((outcome, _)) = object.share(&policy, &ledger, &query(&[ADTECHS[company]]));
+        let Ok((outcome, _)) =
+            object.share(&policy, &ledger, &query(&[ADTECHS[company]]), EVERYTHING);
         assert_eq!(outcome.report.buckets(), [0, 0, value, 0]);
     }
 }
@@ -440,7 +481,7 @@ fn an_object_of_one_epoch_costs_its_credit_and_forgets() {
     let mut forgetting = shared.object.clone();
     forgetting.forget_site(ADTECHS[0]);
     let query = |company: usize| case.query(ADTECHS[company], &[ADTECHS[company]]);
-    let Ok((outcome, _)) = forgetting.share(&shared.policy, &shared.ledger, &query(0));
+    let Ok((outcome, _)) = forgetting.share(&shared.policy, &shared.ledger, &query(0), EVERYTHING);
     assert!(outcome.report.is_null());
 
     let own = shared.share(&query(0));

@@ -10,6 +10,7 @@ use bigbird_attribution::{
     UserAgent,
 };
 use bigbird_store::{SqliteStore, StoreOptions};
+use rusqlite::{Connection, OpenFlags};
 
 pub(crate) const SERVICE: &str = "https://agg.example";
 pub(crate) const DAY: i64 = 86_400_000;
@@ -20,10 +21,22 @@ pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn new() -> Self {
+        Self::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// In memory, where the system has a place for that: for tests that are not about the disk.
+    pub(crate) fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        match memory.is_dir() {
+            true => Self::below(memory),
+            false => Self::new(),
+        }
+    }
+
+    fn below(parent: &Path) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("store-{}-{count}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let path = parent.join(format!("bigbird-store-{}-{count}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -53,6 +66,10 @@ impl Randomness for Sequence {
         #[expect(clippy::cast_precision_loss, reason = "32 bits fit")]
         let number = (self.0 >> 32) as f64;
         number / (1_u64 << 32) as f64
+    }
+
+    fn handle(&mut self, number: u64) -> u128 {
+        number.into()
     }
 }
 
@@ -122,8 +139,8 @@ pub(crate) fn live(agent: &mut Agent) {
         ..ConversionOptions::new(SERVICE, 5)
     };
     let participants = ["ads.example", "more-ads.example"];
-    agent
-        .attribute_shared(&shared, &conversion, &participants)
+    let _ = agent
+        .create_shared_conversion(&shared, &conversion, &participants)
         .unwrap();
     for number in 0..8_u32 {
         let at = 110 * DAY + i64::from(number) * 1000;
@@ -169,4 +186,11 @@ pub(crate) fn consumed(budgets: &[Budget]) -> Vec<(i64, String, u64)> {
         .collect();
     consumed.sort();
     consumed
+}
+
+/// A connection through the layer that keeps page checksums, which the store has made known: what a
+/// program sees that knows them, and not the rows'.
+pub(crate) fn by_hand(path: &Path) -> Connection {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
+    Connection::open_with_flags_and_vfs(path, flags, c"bigbird").unwrap()
 }

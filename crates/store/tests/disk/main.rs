@@ -80,7 +80,9 @@ fn use_once(agent: &mut Agent, step: u64, at: i64) {
                 epsilon: 0.1,
                 ..ConversionOptions::new(SERVICE, 5)
             };
-            let _ = agent.share(SharedConversion(1), &share, &options).unwrap();
+            let _ = agent
+                .take_share(SharedConversion(1), &share, &options)
+                .unwrap();
         }
         4 => agent.storage_mut().checkpoint().unwrap(),
         6 => {
