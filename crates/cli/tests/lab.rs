@@ -57,6 +57,42 @@ fn simulate_sweeps_what_is_given_as_lists() {
     assert_eq!(one.stdout, three.stdout);
 }
 
+/// A limit that is not given is the profile's, not another's.
+#[test]
+fn simulate_takes_the_limits_of_the_profile() {
+    let common = "simulate --scale 0.01 --min-conversions-per-day 20 --json";
+    let runs = parsed(&format!(
+        "{common} --profile big-bird,w3c-draft,global-only --querier 0.5 --site-charging full,paper"
+    ));
+    let told = |run: &Value| {
+        let limits = [
+            "querier",
+            "global",
+            "impressionSite",
+            "conversionSite",
+            "cap",
+        ];
+        let limits = limits.map(|limit| run[limit].to_string()).join(" ");
+        format!("{} {} {limits}", run["profile"], run["siteCharging"])
+    };
+    assert_eq!(
+        runs["runs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(told)
+            .collect::<Vec<_>>(),
+        [
+            r#""big-bird" "full" 0.5 8.0 2.0 1.0 2"#,
+            r#""big-bird" "paper" 0.5 8.0 2.0 1.0 2"#,
+            r#""w3c-draft" "full" 0.5 8.0 4.0 null null"#,
+            r#""w3c-draft" "paper" 0.5 8.0 4.0 null null"#,
+            r#""global-only" "full" 0.5 8.0 null null null"#,
+            r#""global-only" "paper" 0.5 8.0 null null null"#,
+        ]
+    );
+}
+
 #[test]
 fn simulate_refuses_what_makes_no_sense() {
     let (status, message) = refused("simulate --scale 0");

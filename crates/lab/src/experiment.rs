@@ -95,6 +95,7 @@ impl Experiment {
             "impressionSite": self.capacity(FilterKind::ImpressionSite),
             "conversionSite": self.capacity(FilterKind::ConversionSite),
             "cap": self.policy.domain_cap(),
+            "siteCharging": self.policy.site_charging().name(),
             "sybils": strength.map(|strength| strength.sybils),
             "rankStart": strength.map(|strength| strength.first_rank),
             "median": outcome.error(50.0),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bigbird::{Capacity, FilterKind, Policy, Profile};
+use bigbird::{Capacity, FilterKind, Policy, Profile, SiteCharging};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::experiment::Experiment;
 use bigbird_lab::resilience::Resilience;
@@ -18,7 +18,8 @@ use crate::{Failed, Finished, output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Every parameter but the workload's may be a list, such as --impression-quota 0.5,1,2,none: then there
-is a run for each combination. A parameter that a profile does not have is passed over.
+is a run for each combination. A limit that is not given is the profile's (`bigbird policy --profile`
+lists them); one that a profile does not have is passed over.
 
   bigbird simulate --scale 0.1 --profile big-bird,global-only --attacker none,random
   bigbird simulate --criteo-prepared DIR --min-conversions-per-day 50 --impression-quota 1,2,3 --json
@@ -40,41 +41,24 @@ pub(crate) struct Args {
         default_value = "none"
     )]
     attacker: Vec<AttackerName>,
-    /// Querier budgets, in epsilons
-    #[arg(
-        long,
-        value_name = "EPSILON",
-        value_delimiter = ',',
-        default_value = "1"
-    )]
+    /// Querier budgets, in epsilons [default: the profile's]
+    #[arg(long, value_name = "EPSILON", value_delimiter = ',')]
     querier: Vec<Limit>,
-    /// Global budgets, in epsilons; none for no such filter, as below
-    #[arg(
-        long,
-        value_name = "EPSILON",
-        value_delimiter = ',',
-        default_value = "8"
-    )]
+    /// Global budgets, in epsilons; none for no such filter, as below [default: the profile's]
+    #[arg(long, value_name = "EPSILON", value_delimiter = ',')]
     global: Vec<Limit>,
-    /// Impression-site quotas, in epsilons
-    #[arg(
-        long,
-        value_name = "EPSILON",
-        value_delimiter = ',',
-        default_value = "2"
-    )]
+    /// Impression-site quotas, in epsilons [default: the profile's]
+    #[arg(long, value_name = "EPSILON", value_delimiter = ',')]
     impression_quota: Vec<Limit>,
-    /// Conversion-site quotas, in epsilons
-    #[arg(
-        long,
-        value_name = "EPSILON",
-        value_delimiter = ',',
-        default_value = "1"
-    )]
+    /// Conversion-site quotas, in epsilons [default: the profile's]
+    #[arg(long, value_name = "EPSILON", value_delimiter = ',')]
     conversion_quota: Vec<Limit>,
-    /// Domain caps, in sites of a user action
-    #[arg(long, value_name = "SITES", value_delimiter = ',', default_value = "2")]
+    /// Domain caps, in sites of a user action [default: the profile's]
+    #[arg(long, value_name = "SITES", value_delimiter = ',')]
     cap: Vec<Limit>,
+    /// What impression sites pay: full, paper (the paper's literal rule) or uniform [default: full]
+    #[arg(long, value_name = "RULE", value_delimiter = ',')]
+    site_charging: Vec<SiteCharging>,
     /// How many Sybils an attacker has
     #[arg(
         long,
@@ -254,7 +238,7 @@ impl Args {
             (FilterKind::ConversionSite, &self.conversion_quota),
         ];
         for (kind, limits) in kinds {
-            if base.capacities().of(kind) == Capacity::Unlimited {
+            if base.capacities().of(kind) == Capacity::Unlimited || limits.is_empty() {
                 continue;
             }
             let mut more = Vec::new();
@@ -270,7 +254,7 @@ impl Args {
             }
             policies = more;
         }
-        if base.domain_cap().is_some() {
+        if base.domain_cap().is_some() && !self.cap.is_empty() {
             let mut more = Vec::new();
             for policy in &policies {
                 for Limit(cap) in &self.cap {
@@ -280,6 +264,15 @@ impl Args {
                         None => policy.no_domain_cap(),
                     };
                     more.push(policy.build()?);
+                }
+            }
+            policies = more;
+        }
+        if !self.site_charging.is_empty() {
+            let mut more = Vec::new();
+            for policy in &policies {
+                for &rule in &self.site_charging {
+                    more.push(policy.to_builder().site_charging(rule).build()?);
                 }
             }
             policies = more;

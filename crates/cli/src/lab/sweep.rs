@@ -44,6 +44,10 @@ impl Run {
             ("imp. quota", limit(FilterKind::ImpressionSite)),
             ("conv. quota", limit(FilterKind::ConversionSite)),
             ("cap", experiment.cap().map(|it| it.to_string())),
+            (
+                "site charging",
+                Some(experiment.policy.site_charging().to_string()),
+            ),
             ("Sybils", strength.map(|it| it.sybils.to_string())),
             ("first rank", strength.map(|it| it.first_rank.to_string())),
             ("seed", Some(self.seed.to_string())),
