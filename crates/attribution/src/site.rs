@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use percent_encoding::percent_decode_str;
 use thiserror::Error;
 use url::Host;
 
@@ -45,7 +46,7 @@ impl Site {
         let host = match Host::parse(input) {
             Ok(Host::Domain(host)) => host,
             Ok(Host::Ipv4(_) | Host::Ipv6(_)) => return Err(refused(Why::Address)),
-            Err(_) => return Err(refused(Why::NoHost)),
+            Err(_) => ascii_host(input).ok_or_else(|| refused(Why::NoHost))?,
         };
         if host.len() > Self::MAX_LENGTH {
             return Err(refused(Why::TooLong));
@@ -79,6 +80,25 @@ impl Site {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// A host in ASCII that is not valid Punycode, which the parser at hand refuses. The URL standard has
+/// since come to take any such host as it is, and so do browsers.
+fn ascii_host(input: &str) -> Option<String> {
+    let host = percent_decode_str(input).decode_utf8().ok()?;
+    let forbidden = |byte: u8| byte <= b' ' || b"#/:<>?@[\\]^|%\x7f".contains(&byte);
+    if !host.is_ascii() || host.bytes().any(forbidden) {
+        return None;
+    }
+    let host = host.to_ascii_lowercase();
+    // What ends in a number is an address, or nothing.
+    let last = host.trim_end_matches('.').rsplit('.').next()?;
+    let digits = last.strip_prefix("0x").unwrap_or(last);
+    let number = match digits.len() == last.len() {
+        true => !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()),
+        false => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+    };
+    (!number).then_some(host)
 }
 
 impl fmt::Display for Site {
@@ -132,6 +152,8 @@ mod tests {
             ("ex%61mple.com", "example.com"),
             ("www.münchen.de", "xn--mnchen-3ya.de"),
             ("pub.example.", "pub.example."),
+            ("xn--a.xn--b.EXAMPLE.com", "example.com"),
+            ("xn--a%2Eexample.com", "example.com"),
             ("www.pub.example.", "pub.example."),
             ("my-localhost.com", "my-localhost.com"),
         ];
@@ -151,6 +173,9 @@ mod tests {
             (".example.com", "it is no host"),
             ("1.2.3.4", "it is an address"),
             ("0x7f.1", "it is an address"),
+            ("xn--a.1", "it is no host"),
+            ("xn--a.0x", "it is no host"),
+            ("xn--a b.com", "it is no host"),
             ("[::1]", "it is an address"),
             ("com", "it is a public suffix"),
             ("co.uk", "it is a public suffix"),
