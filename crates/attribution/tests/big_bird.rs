@@ -15,9 +15,9 @@ use bigbird::{
     Profile, Relevant, SiteId, Timestamp, UserAction,
 };
 use bigbird_attribution::{
-    AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
-    MemoryTransaction, Querier, SharedConversion, Site, State, Storage, StoredObject, Transaction,
-    UserAgent,
+    Action, AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
+    MemoryTransaction, Querier, ShareRefusal, SharedConversion, Site, State, Storage, StoredObject,
+    Transaction, UserAgent,
 };
 use common::{Agent, Half, SERVICE, agent, at, handle, measure, released};
 
@@ -405,6 +405,246 @@ fn an_explanation_while_disabled_says_so() {
     let Ok(()) = agent.set_enabled(false);
     let explanation = explain(&mut agent, "shop.example", 3, 1.0);
     assert!(!explanation.enabled && explanation.report.unwrap().is_null());
+}
+
+fn state(agent: &mut Agent) -> State {
+    let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
+    state
+}
+
+/// An explanation leaves everything as it is: budgets, names, and when epochs begin. In `w3c-draft`
+/// that is so also of a site whose budgets the user cleared, which are then all spent.
+#[test]
+fn an_explanation_changes_nothing() {
+    for profile in [Profile::BigBird, Profile::W3cDraft] {
+        let mut agent = agent(profile);
+        let untouched = state(&mut agent);
+        let _ = explain(&mut agent, "shop.example", 1, 0.5);
+        assert_eq!(state(&mut agent).epoch_start, untouched.epoch_start);
+        assert_eq!(agent.storage().site_count(), 0);
+
+        save(&mut agent, "news.example", None, 0, 2);
+        let closed = ["shop.example".to_owned()];
+        agent.clear_browsing_history(&closed, false, at(3)).unwrap();
+        let (before, names) = (state(&mut agent), agent.storage().site_count());
+        let explanation = explain(&mut agent, "shop.example", 4, 0.5);
+        assert_eq!(explanation.closed, Some(Site::from_stored("shop.example")));
+        assert!(explanation.report.unwrap().is_null());
+        if profile == Profile::W3cDraft {
+            // The budget is spent, as far as anyone can see, but nothing was written.
+            assert_eq!(explanation.cause, Some(Cause::Filter(FilterKind::Querier)));
+        }
+        let _ = explain(&mut agent, "never-seen.example", 4, 0.5);
+        let after = State {
+            next_user_action: before.next_user_action,
+            ..state(&mut agent)
+        };
+        assert_eq!(after, before);
+        assert_eq!(agent.storage().site_count(), names);
+        let Ok(budgets) = agent.budgets();
+        assert_eq!(budgets, [], "{profile}");
+    }
+}
+
+/// The site that the user cleared is named if that is why, and only then.
+#[test]
+fn only_a_closed_site_that_hides_something_is_named() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, 1);
+    let closed = ["shop.example".to_owned()];
+    agent.clear_browsing_history(&closed, false, at(2)).unwrap();
+    let shop = Some(Site::from_stored("shop.example"));
+    assert_eq!(explain(&mut agent, "shop.example", 3, 0.1).closed, shop);
+    // Of two months later, the lookback begins after what was cleared.
+    let later = 60 * 86_400;
+    save(&mut agent, "news.example", None, 0, later);
+    let explanation = explain(&mut agent, "shop.example", later + 1, 0.1);
+    assert_eq!(
+        (explanation.closed, explanation.readable_from),
+        (None, None)
+    );
+    assert_eq!(explanation.report.unwrap().buckets(), [4, 0, 0]);
+    // What hides more than the site's own clearing is the reason.
+    agent
+        .clear_browsing_history(&[], true, at(later + 2))
+        .unwrap();
+    agent
+        .clear_browsing_history(&closed, false, at(later + 2))
+        .unwrap();
+    assert_eq!(
+        explain(&mut agent, "shop.example", later + 3, 0.1).closed,
+        None
+    );
+}
+
+/// What was found while explaining shared conversions, in the same words as for any.
+#[test]
+fn shared_conversions_are_explained() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+    let Ok(bought) = agent.begin_user_action(at(2));
+    let call = Call::new("shop.example", at(2)).by(bought);
+    let only = ["adtech.example"];
+    let created = agent
+        .explain_shared_conversion(&call, &options(0.5), &only)
+        .unwrap();
+    assert_eq!((created.report, created.cause), (None, None));
+    let asked: Vec<String> = created
+        .epochs
+        .iter()
+        .flat_map(|it| &it.filters)
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        asked,
+        [
+            "global budget: 0 of 8 consumed, asked 0.25",
+            "impression-site quota of news.example: 0 of 2 consumed, asked 0.25",
+            "conversion-site quota of shop.example: 0 of 1 consumed, asked 0.25",
+        ]
+    );
+    let share = |agent: &mut Agent, handle, adtech: &'static str| {
+        let call = Call {
+            intermediary: Some(adtech),
+            ..Call::new("shop.example", at(3)).by(bought)
+        };
+        agent
+            .explain_share(handle, &call, &own_ads(adtech, 0.5))
+            .unwrap()
+    };
+    let nothing = share(&mut agent, SharedConversion(7), "adtech.example");
+    assert_eq!(nothing.share_refusal, Some(ShareRefusal::Unknown));
+    let handle = share_of(&mut agent, &call, &only);
+    let other = share(&mut agent, handle, "other.example");
+    assert_eq!(other.share_refusal, Some(ShareRefusal::Unfit));
+    let own = share(&mut agent, handle, "adtech.example");
+    assert_eq!(own.share_refusal, None);
+    assert_eq!(own.report.unwrap().buckets(), [4, 0, 0]);
+    // Nothing was taken by explaining.
+    assert_eq!(take(&mut agent, handle, "adtech.example", 3), [4, 0, 0]);
+    let taken = share(&mut agent, handle, "adtech.example");
+    assert_eq!(taken.share_refusal, Some(ShareRefusal::Unfit));
+}
+
+fn share_of(agent: &mut Agent, call: &Call<'_>, participants: &[&str]) -> SharedConversion {
+    share(agent, call, &options(0.5), participants)
+}
+
+/// Nor does a call that fails choose when epochs begin, nor one while the API is disabled.
+#[test]
+fn epochs_begin_with_the_first_valid_call_while_enabled() {
+    let mut agent = agent(Profile::BigBird);
+    let hour = 3_600;
+    let Ok(click) = agent.begin_user_action(at(hour));
+    let Ok(_) = agent.continue_user_action(click, at(2 * hour));
+    let invalid = ImpressionOptions {
+        conversion_sites: vec!["com".to_owned()],
+        ..ImpressionOptions::new(0)
+    };
+    let call = Call::new("news.example", at(3 * hour)).by(click);
+    agent.save_impression(&call, &invalid).unwrap_err();
+    let call = Call::new("shop.example", at(4 * hour)).by(click);
+    agent.measure_conversion(&call, &options(-1.0)).unwrap_err();
+    let Ok(()) = agent.set_enabled(false);
+    save(&mut agent, "news.example", None, 0, 5 * hour);
+    assert_eq!(measure(&mut agent, &call, &options(0.1)), [0, 0, 0]);
+    let _ = share_of(&mut agent, &call, &["adtech.example"]);
+    assert_eq!(
+        take(&mut agent, SharedConversion(1), "adtech.example", 4 * hour),
+        [0, 0, 0]
+    );
+    let Ok(()) = agent.maintain(at(6 * hour));
+    assert_eq!(state(&mut agent).epoch_start, None);
+    assert_eq!(state(&mut agent).latest, None);
+    let Ok(()) = agent.set_enabled(true);
+    save(&mut agent, "news.example", None, 0, 7 * hour);
+    assert_eq!(state(&mut agent).epoch_start, Some(at((7 - 84) * hour)));
+}
+
+/// Impressions that came together get the epochs that they get one by one, whoever numbered their
+/// user actions.
+#[test]
+fn impressions_get_the_same_epochs_together_and_one_by_one() {
+    let day = 86_400;
+    let options = ImpressionOptions::new(0);
+    let stored = |together: bool| {
+        let mut agent = agent(Profile::BigBird);
+        let numbered = Call::new("news.example", at(0)).by(Action::numbered(1).unwrap());
+        let begun = |agent: &mut Agent| {
+            let Ok(action) = agent.begin_user_action(at(5 * day));
+            Call::new("blog.example", at(5 * day)).by(action)
+        };
+        if together {
+            let calls = [numbered, begun(&mut agent)].map(|call| (call, &options));
+            let Ok(answers) = agent.save_impressions(calls);
+            assert!(answers.iter().all(Result::is_ok));
+        } else {
+            agent.save_impression(&numbered, &options).unwrap();
+            let call = begun(&mut agent);
+            agent.save_impression(&call, &options).unwrap();
+        }
+        let epochs: Vec<_> = agent.storage().impressions().epochs().collect();
+        (state(&mut agent).epoch_start, epochs)
+    };
+    assert_eq!(stored(true), stored(false));
+    assert_eq!(stored(true).1, [EpochIndex(0), EpochIndex(1)]);
+}
+
+/// The latest moment moves with every call that measures, whatever it finds. Were it moved by
+/// charges alone, what an epoch holds would decide which others clearing closes.
+#[test]
+fn a_conversion_that_finds_nothing_moves_the_latest_moment() {
+    let mut agent = agent(Profile::BigBird);
+    let day = 86_400;
+    save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+    // With the clock two months ahead nothing is found.
+    let call = Call::new("shop.example", at(60 * day));
+    assert_eq!(measure(&mut agent, &call, &options(0.1)), [0, 0, 0]);
+    assert_eq!(state(&mut agent).latest, Some(call.now));
+    let call = Call::new("shop.example", at(61 * day));
+    let handle = share_of(&mut agent, &call, &["adtech.example"]);
+    assert_eq!(state(&mut agent).latest, Some(call.now));
+    assert_eq!(
+        take(&mut agent, handle, "adtech.example", 62 * day),
+        [0, 0, 0]
+    );
+    assert_eq!(state(&mut agent).latest, Some(at(62 * day)));
+    assert_eq!(
+        take(&mut agent, SharedConversion(9), "adtech.example", 63 * day),
+        [0, 0, 0]
+    );
+    assert_eq!(state(&mut agent).latest, Some(at(63 * day)));
+    // Clearing, with the clock right again, closes every epoch up to that moment.
+    agent.clear_browsing_history(&[], true, at(day)).unwrap();
+    assert_eq!(state(&mut agent).last_clear, Some(at(63 * day)));
+}
+
+/// A share of which one paid epoch is out of reach is charged in the other, and gives what is left.
+#[test]
+fn a_share_outlives_the_older_of_its_epochs() {
+    let mut agent = agent(Profile::BigBird);
+    let day = 86_400;
+    save(&mut agent, "news.example", Some("adtech.example"), 0, 0);
+    save(
+        &mut agent,
+        "blog.example",
+        Some("adtech.example"),
+        1,
+        8 * day,
+    );
+    let Ok(bought) = agent.begin_user_action(at(9 * day));
+    let call = Call::new("shop.example", at(9 * day)).by(bought);
+    let handle = share_of(&mut agent, &call, &["adtech.example"]);
+    // A month after the first ad, its epoch is out of reach.
+    let Ok(()) = agent.maintain(at(36 * day));
+    assert_eq!(
+        take(&mut agent, handle, "adtech.example", 36 * day),
+        [0, 2, 0]
+    );
+    assert_eq!(
+        consumed(&mut agent, Filter::Querier, "adtech.example"),
+        250_000
+    );
 }
 
 /// [`Memory`] with a list of what is written.
