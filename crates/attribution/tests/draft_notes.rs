@@ -581,3 +581,75 @@ fn row_26_epochs_begin_with_the_first_use_unless_told_otherwise() {
         );
     }
 }
+
+/// What is consumed of the filters of a kind.
+fn consumed(agent: &Agent, kind: FilterKind) -> u64 {
+    let views = agent.storage().ledger().epochs();
+    let filters = views.flat_map(|view| view.filters());
+    let of_kind = filters.filter(|(filter, _)| filter.kind() == kind);
+    of_kind.map(|(_, balance)| balance.consumed.get()).sum()
+}
+
+/// Eight reports of one site, all null: under the draft they drain the global budget, and cost the
+/// site nothing.
+#[test]
+fn row_27_what_costs_nothing_takes_nothing() {
+    for (profile, taken) in [(Profile::W3cDraft, 8_000_000), (Profile::BigBird, 0)] {
+        let change = move |config: &mut Config| config.policy = profile.policy();
+        let mut agent = agent_with(change, || 0.5);
+        for (site, seconds) in [("news.example", 1), ("blog.example", 2)] {
+            let Ok(seen) = agent.begin_user_action(at(seconds));
+            let call = Call::new(site, at(seconds)).by(seen);
+            agent
+                .save_impression(&call, &ImpressionOptions::new(9))
+                .unwrap();
+        }
+        for number in 0..8 {
+            let site = if number % 2 == 0 {
+                "news.example"
+            } else {
+                "blog.example"
+            };
+            let one_day = ConversionOptions {
+                lookback_days: Some(1),
+                impression_sites: vec![site.to_owned()],
+                ..options(1.0)
+            };
+            let Ok(action) = agent.begin_user_action(at(3 + number));
+            let call = Call::new("stranger.example", at(3 + number)).by(action);
+            let answer = agent.measure_conversion(&call, &one_day).unwrap();
+            assert_eq!(released(answer), [0, 0, 0]);
+        }
+        assert_eq!(consumed(&agent, FilterKind::Querier), 0, "{profile}");
+        assert_eq!(consumed(&agent, FilterKind::Global), taken, "{profile}");
+        assert_eq!(
+            consumed(&agent, FilterKind::ImpressionSite),
+            taken,
+            "{profile}"
+        );
+    }
+}
+
+/// A report with an epsilon of 10.1 µε carries 11. Of a conversion worth 99 of 100 that is 10.89.
+#[test]
+fn row_28_what_is_charged_follows_from_what_the_report_carries() {
+    for (profile, charged) in [(Profile::W3cDraft, 10), (Profile::BigBird, 11)] {
+        let change = move |config: &mut Config| config.policy = profile.policy();
+        let mut agent = agent_with(change, || 0.5);
+        let Ok(seen) = agent.begin_user_action(at(1));
+        let call = Call::new("news.example", at(1)).by(seen);
+        agent
+            .save_impression(&call, &ImpressionOptions::new(0))
+            .unwrap();
+        let Ok(bought) = agent.begin_user_action(at(2));
+        let call = Call::new("a.example", at(2)).by(bought);
+        let tiny = ConversionOptions {
+            value: 99,
+            max_value: 100,
+            lookback_days: Some(30),
+            ..options(10.1e-6)
+        };
+        let _ = agent.measure_conversion(&call, &tiny).unwrap();
+        assert_eq!(consumed(&agent, FilterKind::Querier), charged, "{profile}");
+    }
+}

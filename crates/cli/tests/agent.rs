@@ -195,6 +195,130 @@ fn histograms_are_only_for_testing() {
 
 /// On a real clock, a conversion is answered at a fixed time after the call, what others ask
 /// meanwhile waits its turn, and `seconds` is refused.
+/// Two companies share a conversion, over a restart.
+#[test]
+fn a_conversion_is_shared() {
+    let folder = Folder::new();
+    let arguments = arguments(&folder.file("store"));
+    let mut agent = Agent::start(&arguments);
+    for (action, site, company) in [
+        (1, "news.example", "ads.example"),
+        (2, "blog.example", "more-ads.example"),
+    ] {
+        let mut ad = save(1, action, site, action);
+        ad["intermediarySite"] = json!(company);
+        assert_eq!(agent.ask(&ad), json!({"ok": true}));
+    }
+    let mut create = convert(60, 3, "shop.example", 0.5);
+    create["event"] = json!("createSharedConversion");
+    create["options"]["credit"] = json!([1, 1]);
+    create["options"]["value"] = json!(2);
+    create["options"]["maxValue"] = json!(2);
+    let missing = agent.ask(&create);
+    assert_eq!(missing["error"], "MalformedRequest");
+    assert!(
+        missing["message"].to_string().contains("participants"),
+        "{missing}"
+    );
+    create["participants"] = json!(["ads.example", "more-ads.example"]);
+    let mut explain = create.clone();
+    explain["event"] = json!("explain");
+    let explained = agent.ask(&explain);
+    assert_eq!(
+        explained["explanation"]["cause"],
+        Value::Null,
+        "{explained}"
+    );
+    assert_eq!(
+        explained["explanation"]["epochs"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap()["matched"],
+        2
+    );
+    let created = agent.ask(&create);
+    let shared = created["shared"].as_str().unwrap().to_owned();
+    assert_eq!(created, json!({"ok": true, "shared": shared}));
+    assert_eq!(shared.len(), 32);
+    assert!(agent.end());
+
+    let mut agent = Agent::start(&arguments);
+    let share = |company: &str, event: &str| {
+        let mut share = create.clone();
+        share.as_object_mut().unwrap().remove("participants");
+        share["event"] = json!(event);
+        share["shared"] = json!(shared);
+        share["intermediarySite"] = json!(company);
+        share["options"]["impressionCallers"] = json!([company]);
+        share
+    };
+    let explained = agent.ask(&share("ads.example", "explain"));
+    assert_eq!(
+        explained["explanation"]["histogram"],
+        json!([0, 1, 0, 0, 0])
+    );
+    let answer = agent.ask(&share("ads.example", "takeShare"));
+    assert_eq!(answer, json!({"ok": true, "histogram": [0, 1, 0, 0, 0]}));
+    let again = agent.ask(&share("ads.example", "takeShare"));
+    assert_eq!(again, json!({"ok": true, "histogram": [0, 0, 0, 0, 0]}));
+    let explained = agent.ask(&share("ads.example", "explain"));
+    assert_eq!(explained["explanation"]["cause"], "unfitShare");
+    let answer = agent.ask(&share("more-ads.example", "takeShare"));
+    assert_eq!(answer, json!({"ok": true, "histogram": [0, 0, 1, 0, 0]}));
+
+    let mut unknown = share("ads.example", "explain");
+    unknown["shared"] = json!("f".repeat(32));
+    assert_eq!(agent.ask(&unknown)["explanation"]["cause"], "unknownShare");
+    let mut both = share("ads.example", "explain");
+    both["participants"] = json!(["ads.example"]);
+    assert_eq!(
+        agent.ask(&both)["message"],
+        "explain has `participants` or `shared`, not both"
+    );
+    let mut wrong = share("ads.example", "takeShare");
+    wrong["shared"] = json!(17);
+    assert_eq!(
+        agent.ask(&wrong)["message"],
+        "`shared` must be the handle of a shared conversion, 32 hexadecimal digits, got 17"
+    );
+    let mut wrong = share("ads.example", "takeShare");
+    wrong["querier"] = json!("conversionSite");
+    assert_eq!(
+        agent.ask(&wrong)["message"],
+        "RangeError: querier must be the intermediary, which takes the share, got conversionSite"
+    );
+    assert!(agent.end());
+}
+
+/// On a real clock, handles are random: they tell nobody how many there are.
+#[test]
+fn handles_are_random() {
+    let arguments = [
+        "--in-memory",
+        "--aggregation-service",
+        SERVICE,
+        "--release-after",
+        "1",
+    ];
+    let mut agent = Agent::start(&arguments.map(str::to_owned));
+    let mut create = convert(0, 1, "shop.example", 0.5);
+    create["event"] = json!("createSharedConversion");
+    create["participants"] = json!(["ads.example"]);
+    create.as_object_mut().unwrap().remove("seconds");
+    let mut handles: Vec<u128> = (0..20)
+        .map(|_| {
+            let answer = agent.ask(&create);
+            u128::from_str_radix(answer["shared"].as_str().unwrap(), 16).unwrap()
+        })
+        .collect();
+    assert!(handles.iter().all(|handle| *handle > 1 << 64));
+    handles.sort_unstable();
+    handles.dedup();
+    assert_eq!(handles.len(), 20);
+    assert!(agent.end());
+}
+
 #[test]
 fn a_conversion_is_answered_at_its_time() {
     let arguments = [
