@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use bigbird::{FilterKind, Profile, Timestamp};
 use bigbird_attribution::{
-    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, Randomness, UserAgent,
+    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, Randomness,
+    SharedConversion, UserAgent,
 };
 
 const SERVICE: &str = "https://agg.example";
@@ -72,14 +73,18 @@ fn agent(stored: u32) -> (Agent, Action) {
     (agent, bought)
 }
 
-fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
-    let options = ConversionOptions {
+fn options() -> ConversionOptions {
+    ConversionOptions {
         epsilon: 0.1,
         value: 3,
         max_value: 10,
         credit: vec![0.5, 0.3, 0.2],
         ..ConversionOptions::new(SERVICE, 20)
-    };
+    }
+}
+
+fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
+    let options = options();
     let call = Call::new(site, Timestamp(NOW + 1)).by(*bought);
     let answer = agent
         .measure_conversion(black_box(&call), &options)
@@ -91,17 +96,69 @@ fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
         .total()
 }
 
-/// What can be told apart, if it can.
-const KINDS: [(&str, &str, bool); 3] = [
-    ("charged", "shop.example", true),
-    ("null", "nobody.example", true),
-    ("disabled", "shop.example", false),
+/// Creates a conversion to share, and gives its handle.
+fn create((agent, bought): &mut (Agent, Action), site: &str) -> SharedConversion {
+    let call = Call::new(site, Timestamp(NOW + 1)).by(*bought);
+    let created = agent.create_shared_conversion(black_box(&call), &options(), &["ads.example"]);
+    let shared = created.unwrap().shared;
+    shared.release(call.now, Timestamp(i64::MAX)).unwrap()
+}
+
+fn take((agent, bought): &mut (Agent, Action), site: &str, shared: SharedConversion) -> u64 {
+    let call = Call {
+        intermediary: Some("ads.example"),
+        ..Call::new(site, Timestamp(NOW + 1)).by(*bought)
+    };
+    let taken = agent.take_share(black_box(shared), &call, &options());
+    let report = taken.unwrap().report;
+    report
+        .release(call.now, Timestamp(i64::MAX))
+        .unwrap()
+        .total()
+}
+
+/// What can be told apart of each call, if it can: its name, the site that calls, whether the API is
+/// enabled, and for a share whether the handle leads anywhere.
+const KINDS: [(&str, &[Kind]); 3] = [
+    (
+        "measure",
+        &[
+            ("charged", "shop.example", true, true),
+            ("null", "nobody.example", true, true),
+            ("disabled", "shop.example", false, true),
+        ],
+    ),
+    (
+        "create",
+        &[
+            ("charged", "shop.example", true, true),
+            ("null", "nobody.example", true, true),
+            ("disabled", "shop.example", false, true),
+        ],
+    ),
+    (
+        "take",
+        &[
+            ("charged", "shop.example", true, true),
+            ("null", "nobody.example", true, true),
+            ("unknown", "shop.example", true, false),
+            ("disabled", "shop.example", false, true),
+        ],
+    ),
 ];
+
+type Kind = (&'static str, &'static str, bool, bool);
+
+/// The most calls that are counted.
+const CALLS: u32 = 110;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--count") {
-        return work(&arguments[at + 1], arguments[at + 2].parse().unwrap());
+        let [call, kind, calls] = &arguments[at + 1..at + 4] else {
+            return;
+        };
+        return work(call, kind, calls.parse().unwrap());
     }
     time();
     count();
@@ -137,40 +194,61 @@ fn time() {
 }
 
 /// The work whose instructions are counted: what comes before any call, then the calls.
-fn work(kind: &str, calls: u32) {
-    let (_, site, enabled) = KINDS.into_iter().find(|known| known.0 == kind).unwrap();
+fn work(call: &str, kind: &str, calls: u32) {
+    let (_, kinds) = KINDS.into_iter().find(|known| known.0 == call).unwrap();
+    let (_, site, enabled, known) = kinds.iter().find(|known| known.0 == kind).unwrap();
     let mut agent = agent(1_000);
     measure(&mut agent, site);
-    let Ok(()) = agent.0.set_enabled(enabled);
-    for _ in 0..calls {
-        black_box(measure(&mut agent, site));
+    let handles: Vec<_> = (0..CALLS).map(|_| create(&mut agent, site)).collect();
+    let Ok(()) = agent.0.set_enabled(*enabled);
+    for handle in handles.into_iter().take(calls as usize) {
+        match call {
+            "measure" => {
+                black_box(measure(&mut agent, site));
+            }
+            "create" => {
+                black_box(create(&mut agent, site));
+            }
+            _ => {
+                let unknown = SharedConversion(u128::MAX - handle.0);
+                let handle = if *known { handle } else { unknown };
+                black_box(take(&mut agent, site, handle));
+            }
+        }
     }
 }
 
 fn count() {
-    let counts = KINDS.map(|(kind, _, _)| {
-        // What comes before the calls cancels out.
-        let (few, many) = (instructions(kind, 10)?, instructions(kind, 110)?);
-        Some((many - few) as f64 / 100.0)
-    });
-    let [Some(charged), Some(null), Some(disabled)] = counts else {
-        println!("instructions: not counted, valgrind is not installed");
-        return;
-    };
-    println!("{:<44} {:>10}", "instructions of a conversion", "count");
-    let largest = charged.max(null).max(disabled);
-    for ((kind, ..), count) in KINDS.into_iter().zip([charged, null, disabled]) {
-        let below = 100.0 * (1.0 - count / largest);
-        println!("{kind:<44} {count:>10.0}  {below:.1}% below the most (at most 10%)");
+    for (call, kinds) in KINDS {
+        let counts = kinds.iter().map(|(kind, ..)| {
+            // What comes before the calls cancels out.
+            let (few, many) = (
+                instructions(call, kind, 10)?,
+                instructions(call, kind, CALLS)?,
+            );
+            Some((many - few) as f64 / f64::from(CALLS - 10))
+        });
+        let Some(counts) = counts.collect::<Option<Vec<f64>>>() else {
+            println!("instructions: not counted, valgrind is not installed");
+            return;
+        };
+        let name = format!("instructions of a call that may {call}");
+        println!("{name:<44} {:>10}", "count");
+        let largest = counts.iter().copied().fold(0.0, f64::max);
+        for ((kind, ..), count) in kinds.iter().zip(counts) {
+            let below = 100.0 * (1.0 - count / largest);
+            println!("{kind:<44} {count:>10.0}  {below:.1}% below the most (at most 10%)");
+        }
+        println!();
     }
 }
 
-fn instructions(kind: &str, calls: u32) -> Option<u64> {
+fn instructions(call: &str, kind: &str, calls: u32) -> Option<u64> {
     let program = std::env::current_exe().ok()?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(program)
-        .args(["--count", kind, &calls.to_string()])
+        .args(["--count", call, kind, &calls.to_string()])
         .output()
         .ok()?;
     let text = String::from_utf8_lossy(&output.stderr);

@@ -5,7 +5,7 @@
 //! and one that finds nothing. If the device itself is charged, the decoy's pass finds nothing; if
 //! the device has nothing, or may not be asked because the API is disabled, the decoy is charged
 //! instead. A call that takes a share attributes nothing on the device, so it makes both passes
-//! here, and takes a share of the decoy's if there is none of the device's.
+//! here, and takes a share of the decoy's unless it is charged for one of the device's.
 
 use bigbird::{
     AttributionObject, AttributionQuery, Capacity, EpochIndex, FilterKind, Impression,
@@ -31,8 +31,8 @@ pub(crate) enum OwnWork {
     Nothing,
     /// A pass of the engine.
     Pass { charged: bool },
-    /// It looked for an attribution object, to take a share of it.
-    Share { found: bool },
+    /// Perhaps a share of an attribution object; it makes no pass of the engine.
+    Share { charged: bool },
 }
 
 /// How many epochs the decoy has, and how many impressions in each, every one on a site of its
@@ -80,8 +80,8 @@ impl Decoy {
                 self.pass(conversion, config, true);
                 self.pass(conversion, config, false);
             }
-            OwnWork::Share { found } => {
-                self.share(conversion, config, !found);
+            OwnWork::Share { charged } => {
+                self.share(conversion, config, !charged);
                 self.pass(conversion, config, false);
             }
         }

@@ -57,7 +57,7 @@ impl<T: Transaction<E>, E, R: Randomness> Work<'_, T, E, R> {
             measured.shared = SharedConversion(self.randomness.handle(number));
         }
         let mut own = match measurement {
-            Measurement::Share(_) => OwnWork::Share { found: false },
+            Measurement::Share(_) => OwnWork::Share { charged: false },
             _ => OwnWork::Nothing,
         };
         if self.state.enabled {
@@ -74,6 +74,14 @@ impl<T: Transaction<E>, E, R: Randomness> Work<'_, T, E, R> {
                     self.share(clock, conversion, shared, &mut measured)?
                 }
             };
+        }
+        // Also while the API is disabled, these are part of the work.
+        match measurement {
+            Measurement::Create(_) => self.limit_objects()?,
+            Measurement::Share(shared) if !self.state.enabled => {
+                self.tx.object(shared)?;
+            }
+            _ => {}
         }
         Ok((measured, own))
     }
@@ -126,7 +134,6 @@ impl<T: Transaction<E>, E, R: Randomness> Work<'_, T, E, R> {
                 shared: measured.shared,
                 object,
             })?;
-            self.limit_objects()?;
         }
         measured.decision = decision;
         Ok(OwnWork::Pass {
@@ -143,7 +150,7 @@ impl<T: Transaction<E>, E, R: Randomness> Work<'_, T, E, R> {
     ) -> Result<OwnWork, E> {
         let reading = self.reading(clock, conversion, Naming::Everyone)?;
         let Some(mut stored) = self.tx.object(shared)? else {
-            return Ok(OwnWork::Share { found: false });
+            return Ok(OwnWork::Share { charged: false });
         };
         let (outcome, changes) = stored.object.share(
             &self.config.policy,
@@ -156,7 +163,9 @@ impl<T: Transaction<E>, E, R: Randomness> Work<'_, T, E, R> {
             measured.report = outcome.report;
             measured.decision = outcome.decision;
         }
-        Ok(OwnWork::Share { found: true })
+        Ok(OwnWork::Share {
+            charged: !changes.charges.is_empty(),
+        })
     }
 
     /// Forgets shared conversions while there are too many.
