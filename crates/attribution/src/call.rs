@@ -68,6 +68,8 @@ pub(crate) enum Numbering {
     Begun { id: UserAction, at: Timestamp },
     /// By the application.
     Given(u64),
+    /// By nobody: it is only supposed.
+    Supposed,
 }
 
 impl Action {
@@ -88,12 +90,20 @@ impl Action {
         Ok(Self(Numbering::Given(number)))
     }
 
+    /// A user action that is only supposed, as one that has done nothing yet: for explanations. Use it
+    /// for nothing else, as every such action is the same.
+    pub const fn supposed() -> Self {
+        Self(Numbering::Supposed)
+    }
+
     /// Its id at a moment, unless it ended before.
     fn id_at(self, now: Timestamp, clock: EpochClock) -> Option<UserAction> {
         let epoch = clock.epoch(now);
         match self.0 {
             Numbering::Begun { id, at } => (clock.epoch(at) == epoch).then_some(id),
             Numbering::Given(number) => Some(numbered_id(number, epoch)),
+            // The user agent counts up from 1, and never gets there.
+            Numbering::Supposed => Some(UserAction((1 << 63) - 1)),
         }
     }
 }

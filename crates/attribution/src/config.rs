@@ -77,7 +77,8 @@ impl Config {
 
 /// The random numbers of a user agent; fractions are in [0, 1).
 pub trait Randomness {
-    /// Where in the last epoch the first one began; drawn once in a device's life.
+    /// Where in the last epoch the first one began. It is drawn when epochs begin; an explanation
+    /// before that draws one too, which is not kept.
     fn epoch_start(&mut self) -> f64;
 
     /// How credit is rounded.

@@ -208,13 +208,6 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
             sites.is_some_and(|sites| !sites.contains(&impression.site))
         };
         self.0.impressions.retain(keep);
-        match sites {
-            None => self.0.objects.clear(),
-            Some(sites) => {
-                let objects = self.0.objects.values_mut();
-                objects.for_each(|stored| stored.object.forget_impression_sites(sites));
-            }
-        }
         Ok(())
     }
 
@@ -238,7 +231,8 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
     fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), Infallible> {
         self.0.ledger.prune_before(epoch);
         self.0.impressions.prune_before(epoch);
-        let kept = |stored: &StoredObject| stored.object.created() >= epoch;
+        let first = self.0.ledger.first_epoch();
+        let kept = |stored: &StoredObject| stored.object.created() >= first;
         self.0.objects.retain(|_, stored| kept(stored));
         self.0.closed.retain(|_, until| *until >= epoch);
         Ok(())
@@ -250,6 +244,8 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
     }
 
     fn put_object(&mut self, stored: StoredObject) -> Result<(), Infallible> {
+        let other = |old: &StoredObject| old.shared != stored.shared;
+        self.0.objects.retain(|_, old| other(old));
         self.0.objects.insert(stored.number, stored);
         Ok(())
     }

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
 use crate::agent::{Answer, UserAgent};
-use crate::call::{Action, Call, Querier};
+use crate::call::{Action, Call, Caller, Querier};
 use crate::config::Randomness;
 use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::Explanation;
 use crate::options::{ConversionOptions, ImpressionOptions};
 use crate::release::Held;
 use crate::shared::SharedConversion;
-use crate::site::{Localhost, Site};
+use crate::site::Site;
 use crate::storage::Storage;
 
 /// What somebody does.
@@ -213,13 +213,7 @@ impl Request {
     }
 
     /// The conversion it measures, creates to share, or takes a share of: the call and its options.
-    ///
-    /// # Errors
-    /// If it names a querier that cannot be.
-    pub fn conversion(
-        &self,
-        now: Timestamp,
-    ) -> Result<Option<(Numbered<'_>, ConversionOptions)>, ApiError> {
+    pub fn conversion(&self, now: Timestamp) -> Option<(Numbered<'_>, ConversionOptions)> {
         let (caller, querier, options) = match self {
             Self::MeasureConversion {
                 caller,
@@ -232,27 +226,17 @@ impl Request {
                 options,
                 ..
             } => (caller, *querier, options),
+            // Who takes a share receives it and pays, so there is nothing to choose.
             Self::TakeShare {
-                caller,
-                querier,
-                options,
-                ..
-            } => {
-                // Who takes a share receives it and pays, so there is nothing to choose.
-                let other = *querier == Some(QuerierInput::ConversionSite);
-                if other && caller.intermediary_site.is_some() {
-                    let allowed = "the intermediary, which takes the share";
-                    return Err(RangeError::new("querier", allowed, "conversionSite").into());
-                }
-                (caller, None, options)
-            }
-            _ => return Ok(None),
+                caller, options, ..
+            } => (caller, None, options),
+            _ => return None,
         };
         let querier = match querier {
             Some(QuerierInput::Intermediary) => Querier::Intermediary,
             Some(QuerierInput::ConversionSite) | None => Querier::ConversionSite,
         };
-        Ok(Some((caller.call(now, querier), options.options())))
+        Some((caller.call(now, querier), options.options()))
     }
 
     /// The tab that it names.
@@ -333,8 +317,9 @@ impl<S: Storage, R: Randomness> Player<S, R> {
             self.agent.save_impression(&call, &options)?;
             return Ok(Outcome::Done);
         }
-        if let Some((call, options)) = request.conversion(now)? {
+        if let Some((call, options)) = request.conversion(now) {
             self.check_activation(request, now)?;
+            self.check_share(request, &call.call)?;
             let call = self.with_action(call)?;
             return self.measure(request, &call, &options);
         }
@@ -353,9 +338,10 @@ impl<S: Storage, R: Randomness> Player<S, R> {
             Request::DisableApi => self.agent.set_enabled(false).map_err(AgentError::Store)?,
             Request::UpdateActivationTimestamp { .. } => self.tab(request).activate(now),
             Request::Navigate { from, to, .. } => {
+                let localhost = self.agent.config().localhost;
                 let site = |host: &Option<String>| {
                     let host = host.as_deref()?;
-                    Site::parse(host, Localhost::Refused).ok()
+                    Site::parse(host, localhost).ok()
                 };
                 let tab = self.tab(request);
                 tab.navigate(site(from).as_ref(), site(to).as_ref());
@@ -398,10 +384,15 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         request: &Request,
         now: Timestamp,
     ) -> Result<Option<Explanation>, AgentError<S::Error>> {
-        let Some((call, options)) = request.conversion(now)? else {
+        let Some((call, options)) = request.conversion(now) else {
             return Ok(None);
         };
-        let call = &self.with_action(call)?;
+        self.check_share(request, &call.call)?;
+        let call = &match call.user_action {
+            Some(_) => self.with_action(call)?,
+            // To begin one would be to store something.
+            None => call.call.by(Action::supposed()),
+        };
         let agent = &mut self.agent;
         let explained = match request {
             Request::CreateSharedConversion { participants, .. } => {
@@ -434,6 +425,36 @@ impl<S: Storage, R: Randomness> Player<S, R> {
                 .map_err(AgentError::Store)?,
         };
         Ok(call.by(action))
+    }
+
+    /// Whoever takes a share is its querier: a request that says otherwise is wrong.
+    fn check_share(&self, request: &Request, call: &Call<'_>) -> Result<(), ApiError> {
+        let Request::TakeShare {
+            querier: Some(querier),
+            ..
+        } = request
+        else {
+            return Ok(());
+        };
+        let caller = Caller::parse(call, self.agent.config().localhost)?;
+        let (taker, allowed) = match caller.intermediary {
+            Some(_) => (
+                QuerierInput::Intermediary,
+                "the intermediary, which takes the share",
+            ),
+            None => (
+                QuerierInput::ConversionSite,
+                "the conversion site, which takes the share",
+            ),
+        };
+        if *querier == taker {
+            return Ok(());
+        }
+        let got = match querier {
+            QuerierInput::ConversionSite => "the conversion site",
+            QuerierInput::Intermediary => "the intermediary",
+        };
+        Err(RangeError::new("querier", allowed, got).into())
     }
 
     fn check_activation(&mut self, request: &Request, now: Timestamp) -> Result<(), ApiError> {

@@ -74,7 +74,8 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     /// Forgets a site at its own request (the draft's "clear impressions for a site").
     fn forget_site(&mut self, site: SiteId) -> Result<(), E>;
 
-    /// Removes the impressions of these impression sites, or all if `None`.
+    /// Removes the impressions of these impression sites, or all if `None`. Attribution objects go by
+    /// [`prune_before`](Self::prune_before), which follows.
     fn remove_impressions(&mut self, sites: Option<&[SiteId]>) -> Result<(), E>;
 
     /// Removes the impressions that can not match any more at `now`.

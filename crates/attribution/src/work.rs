@@ -98,7 +98,8 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
 
     /// The clock of epochs, whose start is chosen now if it was not yet.
     ///
-    /// To be called only by a call that is valid, and made while the API is enabled.
+    /// A page's call may come here only if it is valid and made while the API is enabled; the user may
+    /// close sites at any time.
     pub(crate) fn clock(&mut self, moment: Timestamp) -> EpochClock {
         if let Some(clock) = self.known_clock() {
             return clock;

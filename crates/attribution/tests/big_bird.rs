@@ -14,6 +14,7 @@ use bigbird::{
     EventStore, Fate, Filter, FilterKind, Impression, LedgerStore, LedgerView, MicroEpsilon,
     Profile, Relevant, SiteId, Timestamp, UserAction,
 };
+use bigbird_attribution::requests::{Player, Request};
 use bigbird_attribution::{
     Action, AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
     MemoryTransaction, Querier, ShareRefusal, SharedConversion, Site, State, Storage, StoredObject,
@@ -444,6 +445,39 @@ fn an_explanation_changes_nothing() {
         let Ok(budgets) = agent.budgets();
         assert_eq!(budgets, [], "{profile}");
     }
+}
+
+/// Nor does a request to explain that names no user action: to begin one would be to store something.
+/// It is as if a new one had caused it.
+#[test]
+fn explaining_a_request_begins_no_user_action() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, 1);
+    let before = state(&mut agent);
+    let request: Request = serde_json::from_value(serde_json::json!({
+        "event": "measureConversion", "site": "shop.example",
+        "options": {"aggregationService": SERVICE, "histogramSize": 3},
+    }))
+    .unwrap();
+    let mut player = Player::new(agent, None);
+    let explanation = player.explain(&request, at(2)).unwrap().unwrap();
+    assert_eq!(explanation.report.unwrap().buckets(), [1, 0, 0]);
+    assert_eq!(state(&mut player.agent), before);
+}
+
+/// When the store has failed, a page gets what it would get otherwise, and nothing comes of it.
+#[test]
+fn a_page_does_not_learn_that_the_store_failed() {
+    let mut agent = agent(Profile::BigBird);
+    let call = Call::new("shop.example", at(2));
+    let null = agent.null_answer(&call, &options(0.5)).unwrap();
+    assert_eq!(released(null), [0, 0, 0]);
+    let shared = agent.null_shared_answer(&call, &options(0.5), &["adtech.example"]);
+    let shared = handle(shared.unwrap());
+    assert_eq!(take(&mut agent, shared, "adtech.example", 3), [0, 0, 0]);
+    agent
+        .null_shared_answer(&call, &options(0.5), &[])
+        .unwrap_err();
 }
 
 /// The site that the user cleared is named if that is why, and only then.

@@ -190,11 +190,11 @@ fn what(event: &Event) -> String {
         None => caller.site.clone(),
     };
     let details = || match event.request.conversion(event.moment()) {
-        Ok(Some((_, options))) => format!(
+        Some((_, options)) => format!(
             ": value {} of {}, epsilon {}",
             options.value, options.max_value, options.epsilon
         ),
-        _ => String::new(),
+        None => String::new(),
     };
     match &event.request {
         Request::SaveImpression { caller, .. } => format!("an impression on {}", from(caller)),

@@ -286,7 +286,7 @@ fn a_conversion_is_shared() {
     wrong["querier"] = json!("conversionSite");
     assert_eq!(
         agent.ask(&wrong)["message"],
-        "RangeError: querier must be the intermediary, which takes the share, got conversionSite"
+        "RangeError: querier must be the intermediary, which takes the share, got the conversion site"
     );
     assert!(agent.end());
 }

@@ -132,6 +132,9 @@ impl SqliteTransaction<'_> {
 
     pub(crate) fn write_object(&mut self, stored: &StoredObject) -> Result<(), Problem> {
         self.delete_object(stored.number)?;
+        if let Some((same, _)) = self.find_object("handle", stored.shared.0.to_be_bytes())? {
+            self.delete_object(same.number)?;
+        }
         let seal = ObjectRow::new(stored).insert(self.connection())?;
         self.device.digest.add(seal);
         Ok(())
@@ -174,12 +177,30 @@ impl SqliteTransaction<'_> {
 
 /// The second version of the schema: objects have a handle and the epoch of their creation.
 ///
-/// Of an object that is there already the handle is its number, by which it was known. Its epoch is
-/// that of the latest charge, which is not before its creation: the same for all, so that it tells
-/// nothing of what was paid for each.
+/// Objects that are there already are forgotten. When they were created is not known, and whatever
+/// was put in its place would tell what was paid for them. What was paid stays paid.
 pub(crate) fn migrate_to_2(connection: &Connection) -> Result<(), Problem> {
+    let mut statement = connection.prepare("SELECT id, site, body, checksum FROM object")?;
+    let old: Vec<(i64, u32, Vec<u8>, i64)> = statement
+        .query_map([], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })?
+        .collect::<Result<_, _>>()?;
+    drop(statement);
+    if !old.is_empty() {
+        let mut device = Device::load(connection)?;
+        for (id, site, body, checksum) in old {
+            let row = Row::of(Table::Object)
+                .int(id)
+                .site(SiteId(site))
+                .bytes(&body);
+            let what = || format!("attribution object {id}");
+            device.digest.remove(row.seal().verify(checksum, what)?);
+        }
+        device.save(connection)?;
+    }
     connection.execute_batch(
-        "ALTER TABLE object RENAME TO old_object;
+        "DROP TABLE object;
          CREATE TABLE object (
              id INTEGER PRIMARY KEY,
              handle BLOB NOT NULL UNIQUE,
@@ -190,36 +211,6 @@ pub(crate) fn migrate_to_2(connection: &Connection) -> Result<(), Problem> {
          ) STRICT;
          CREATE INDEX object_by_site ON object (site, id);",
     )?;
-    let mut statement = connection.prepare("SELECT id, site, body, checksum FROM old_object")?;
-    let old: Vec<(i64, u32, Vec<u8>, i64)> = statement
-        .query_map([], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        })?
-        .collect::<Result<_, _>>()?;
-    drop(statement);
-    if !old.is_empty() {
-        let mut device = Device::load(connection)?;
-        let latest = device.state.latest;
-        let created = latest.and_then(|latest| device.state.epoch_of(latest));
-        for (id, site, body, checksum) in old {
-            let row = Row::of(Table::Object)
-                .int(id)
-                .site(SiteId(site))
-                .bytes(&body);
-            let what = || format!("attribution object {id}");
-            device.digest.remove(row.seal().verify(checksum, what)?);
-            let row = ObjectRow {
-                id,
-                handle: u128::from(id.cast_unsigned()).to_be_bytes(),
-                site: SiteId(site),
-                created: created.unwrap_or(EpochIndex(0)),
-                body,
-            };
-            device.digest.add(row.insert(connection)?);
-        }
-        device.save(connection)?;
-    }
-    connection.execute_batch("DROP TABLE old_object")?;
     Ok(())
 }
 

@@ -122,16 +122,17 @@ impl<'t> SqliteTransaction<'t> {
     }
 
     fn prune(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
-        if epoch <= self.device.first_epoch {
-            return Ok(());
+        if epoch > self.device.first_epoch {
+            self.device.first_epoch = epoch;
+            self.consumed.get_mut().clear();
+            self.blocks.get_mut().clear();
+            self.prune_filters(epoch)?;
+            self.prune_admissions(epoch)?;
+            self.prune_impressions(epoch)?;
         }
-        self.device.first_epoch = epoch;
-        self.consumed.get_mut().clear();
-        self.blocks.get_mut().clear();
-        self.prune_filters(epoch)?;
-        self.prune_admissions(epoch)?;
-        self.prune_impressions(epoch)?;
-        self.update_objects(|object| (object.created() >= epoch).then_some(object))
+        // With a clock that is behind, one may have been created since.
+        let first = self.device.first_epoch;
+        self.update_objects(|object| (object.created() >= first).then_some(object))
     }
 }
 
@@ -234,12 +235,7 @@ impl Transaction<StoreError> for SqliteTransaction<'_> {
     }
 
     fn remove_impressions(&mut self, sites: Option<&[SiteId]>) -> Result<(), StoreError> {
-        let removed = self.remove_of(sites).and_then(|()| {
-            self.update_objects(|mut object| {
-                object.forget_impression_sites(sites?);
-                Some(object)
-            })
-        });
+        let removed = self.remove_of(sites);
         self.at(removed)
     }
 

@@ -7,7 +7,7 @@ mod common;
 use bigbird::{Decision, Profile, Timestamp};
 use bigbird_attribution::{
     Answer, Call, ConversionOptions, ImpressionOptions, Memory, Querier, SharedAnswer,
-    SharedConversion, Storage, UserAgent,
+    SharedConversion, Storage, Transaction as _, UserAgent,
 };
 use common::{DAY, Folder, SERVICE, Sequence, by, config, consumed, open, options};
 use proptest::prelude::*;
@@ -296,12 +296,42 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
         checked.impressions,
         memory.storage().impressions().len() as u64
     );
+    let Ok(objects) = memory.storage_mut().begin().and_then(|tx| tx.objects());
+    assert_eq!(checked.objects, objects.len() as u64);
 }
 
 fn histories() -> impl Strategy<Value = Vec<(Event, i64)>> {
     // Clocks step back, too.
     let hours = prop_oneof![9 => 0..60_i64, 1 => -400..0_i64];
     prop::collection::vec((event(), hours), 1..60)
+}
+
+/// With a clock that is behind, a conversion is shared in an epoch that was pruned; it goes with the
+/// next pruning, in a file as in memory.
+#[test]
+fn what_is_created_in_a_pruned_epoch_goes_too() {
+    let conversion = Conversion {
+        site: 5,
+        intermediary: None,
+        action: 1,
+        epsilon: 0.2,
+        lookback_days: 30,
+        impression_sites: Vec::new(),
+        impression_callers: Vec::new(),
+        match_values: Vec::new(),
+    };
+    let measure = Event::Measure {
+        conversion: conversion.clone(),
+        intermediary_pays: false,
+    };
+    let week = 7 * 24;
+    let history = [
+        (measure, 10 * week),
+        (Event::Maintain, 30 * week),
+        (Event::Attribute(conversion), -31 * week),
+        (Event::Maintain, 31 * week),
+    ];
+    agree(Profile::BigBird, 100, &history);
 }
 
 proptest! {

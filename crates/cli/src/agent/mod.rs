@@ -194,7 +194,14 @@ impl Randomness for Source {
     fn handle(&mut self, number: u64) -> u128 {
         match self {
             Self::System => {
-                let bits = || u128::from(getrandom::u64().unwrap_or(number));
+                let bits = || match getrandom::u64() {
+                    Ok(bits) => u128::from(bits),
+                    Err(error) => {
+                        // A handle that can be guessed must not be given out.
+                        eprintln!("bigbird: no random numbers: {error}");
+                        std::process::exit(1)
+                    }
+                };
                 bits() << 64 | bits()
             }
             Self::Fixed { .. } => number.into(),

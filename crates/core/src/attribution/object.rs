@@ -286,15 +286,24 @@ impl AttributionObject {
         Ok((outcome, changes))
     }
 
-    /// Forgets a site, as [`ImpressionStore::forget_site`](crate::ImpressionStore::forget_site)
-    /// does: the credit of the impressions that it saved goes. What was paid stays paid.
+    /// Forgets a site at its request, as
+    /// [`ImpressionStore::forget_site`](crate::ImpressionStore::forget_site) does. The credit of the
+    /// impressions that it saved goes; it gets no credit any more of impressions that named who may
+    /// measure them; and if it is the conversion site, all credit goes, as it is not kept which
+    /// impressions were for it alone. What was paid stays paid.
     pub fn forget_site(&mut self, site: SiteId) {
-        self.credits.retain(|credit| credit.caller != site);
-    }
-
-    /// Forgets the credit of impressions on these sites.
-    pub fn forget_impression_sites(&mut self, sites: &[SiteId]) {
-        self.credits.retain(|credit| !sites.contains(&credit.site));
+        if site == self.conversion_site {
+            self.credits.clear();
+        }
+        let participant = self.callers.iter().position(|caller| *caller == site);
+        self.credits.retain_mut(|credit| {
+            if let Some(bit) = participant
+                && credit.permitted != u64::MAX
+            {
+                credit.permitted &= !(1 << bit);
+            }
+            credit.caller != site && credit.permitted != 0
+        });
     }
 
     /// Everything it is made of, for a store to keep.

@@ -492,6 +492,38 @@ fn an_object_of_one_epoch_costs_its_credit_and_forgets() {
     assert_eq!(shared.share(&query(1)), (vec![0; SIZE as usize], 0));
 }
 
+/// A site that asks to be forgotten loses the credit of what it saved, and of impressions that named
+/// it; as the conversion site, all.
+#[test]
+fn a_site_is_forgotten_by_an_object() {
+    let case = two_companies();
+    let credit = |object: &AttributionObject| -> u32 {
+        object
+            .parts()
+            .credits
+            .iter()
+            .map(|credit| credit.value)
+            .sum()
+    };
+    let mut parts = Shared::new(&case).object.parts();
+    assert_eq!(parts.credits.len(), 2);
+    // Both impressions name the second company as the one that may measure them.
+    for credit in &mut parts.credits {
+        credit.permitted = 0b10;
+    }
+    let object = AttributionObject::from_parts(parts).unwrap();
+    for (site, left) in [(ADTECHS[0], 3), (ADTECHS[1], 0), (SHOP, 0), (SiteId(77), 6)] {
+        let mut object = object.clone();
+        object.forget_site(site);
+        assert_eq!(credit(&object), left, "{site:?}");
+        assert_eq!(object.epochs().len(), 2, "what was paid stays paid");
+    }
+    // Open to everyone, they stay so for the others.
+    let mut open = Shared::new(&case).object;
+    open.forget_site(ADTECHS[1]);
+    assert_eq!(credit(&open), 3);
+}
+
 #[test]
 fn parts_that_are_of_no_object_are_refused() {
     let object = Shared::new(&two_companies()).object;

@@ -1,11 +1,15 @@
 //! Random lives, and what happens in them.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use bigbird::{Capacity, Histogram, MicroEpsilon, Profile, StoreLimits, Timestamp};
+use bigbird::{
+    Capacity, Decision, DepletedSites, Epsilon, Fate, Histogram, MicroEpsilon, Profile,
+    SiteCharging, StoreLimits, Timestamp,
+};
 use bigbird_attribution::{
-    Action, Answer, Call, Config, ConversionOptions, Held, ImpressionOptions, Querier, Randomness,
-    SharedConversion, State, Storage, Transaction as _, UserAgent,
+    Action, Answer, Call, Config, ConversionOptions, Explanation, Held, ImpressionOptions, Querier,
+    Randomness, SharedConversion, Storage, Transaction as _, UserAgent,
 };
 use proptest::prelude::*;
 
@@ -24,6 +28,8 @@ pub(crate) enum Clocks {
 #[derive(Debug, Clone)]
 pub(crate) struct Life {
     profile: Profile,
+    site_charging: SiteCharging,
+    depleted_sites: DepletedSites,
     /// Of the epochs in which something is saved, the one in which it is not, in the other world.
     pub(crate) choice: usize,
     /// What happens, after so many hours.
@@ -33,21 +39,16 @@ pub(crate) struct Life {
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Nothing,
-    Save {
-        site: u8,
-        intermediary: Option<u8>,
-        action: u64,
-        conversion_sites: Vec<u8>,
-        conversion_callers: Vec<u8>,
-        match_value: u32,
-        priority: i32,
-        days: u64,
-    },
+    /// Impressions that come together.
+    Save(Vec<Ad>),
     Measure {
         conversion: Conversion,
         intermediary_pays: bool,
     },
-    Create(Conversion),
+    Create {
+        conversion: Conversion,
+        companies: Vec<u8>,
+    },
     /// A share of the shared conversion that was created so many before the last.
     Take {
         before_last: usize,
@@ -66,6 +67,18 @@ pub(crate) enum Step {
 }
 
 #[derive(Debug, Clone)]
+pub(crate) struct Ad {
+    site: u8,
+    intermediary: Option<u8>,
+    action: u64,
+    conversion_sites: Vec<u8>,
+    conversion_callers: Vec<u8>,
+    match_value: u32,
+    priority: i32,
+    days: u64,
+}
+
+#[derive(Debug, Clone)]
 pub(crate) struct Conversion {
     site: u8,
     intermediary: Option<u8>,
@@ -74,6 +87,7 @@ pub(crate) struct Conversion {
     lookback_days: u64,
     histogram_size: u32,
     impression_sites: Vec<u8>,
+    match_values: Vec<u32>,
 }
 
 /// The impressions that a share asks for.
@@ -84,97 +98,125 @@ pub(crate) enum Ads {
     Own,
     /// Those on a site.
     On(u8),
+    /// Those with a match value.
+    Of(u32),
 }
+
+/// How many sites there are.
+pub(crate) const SITES: u8 = 4;
 
 pub(crate) fn life(clocks: Clocks) -> impl Strategy<Value = Life> {
     let hours = match clocks {
-        Clocks::Forward => prop_oneof![6 => 0..8_i64, 2 => 8..70_i64].boxed(),
-        Clocks::BothWays => prop_oneof![6 => 0..8_i64, 2 => 8..70_i64, 2 => -120..0_i64].boxed(),
+        Clocks::Forward => prop_oneof![12 => 0..3_i64, 3 => 8..50_i64].boxed(),
+        Clocks::BothWays => prop_oneof![12 => 0..3_i64, 4 => 8..60_i64, 2 => -60..0_i64].boxed(),
     };
     let profile = prop_oneof![
         6 => Just(Profile::BigBird),
         1 => Just(Profile::GlobalOnly),
         1 => Just(Profile::W3cDraft),
+        1 => Just(Profile::CookieMonster),
     ];
+    let rules = (
+        prop_oneof![
+            3 => Just(SiteCharging::Full),
+            1 => Just(SiteCharging::Paper),
+            1 => Just(SiteCharging::Uniform),
+        ],
+        prop_oneof![
+            3 => Just(DepletedSites::DropEpoch),
+            1 => Just(DepletedSites::DropSite),
+        ],
+    );
     let steps = prop::collection::vec((step(), hours), 60);
-    (profile, 0..1000_usize, steps).prop_map(|(profile, choice, steps)| Life {
-        profile,
-        choice,
-        steps,
-    })
+    (profile, rules, 0..1000_usize, steps).prop_map(
+        |(profile, (site_charging, depleted_sites), choice, steps)| Life {
+            profile,
+            site_charging,
+            depleted_sites,
+            choice,
+            steps,
+        },
+    )
 }
 
 fn some_sites() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         3 => Just(Vec::new()),
-        1 => prop::collection::vec(0..5_u8, 1..3),
+        1 => prop::collection::vec(0..SITES, 1..3),
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let intermediary = || prop::option::weighted(0.5, 0..3_u8);
-    let action = || 0..30_u64;
-    let save = (
-        (0..5_u8, intermediary(), action()),
+fn ad() -> impl Strategy<Value = Ad> {
+    (
+        (0..SITES, prop::option::weighted(0.5, 0..3_u8), 0..14_u64),
         some_sites(),
         prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(0..3_u8, 1..3)],
         (0..2_u32, 0..2_i32, prop::sample::select(vec![1_u64, 30])),
-    );
-    let save = save.prop_map(
-        |(
-            (site, intermediary, action),
-            conversion_sites,
-            conversion_callers,
-            (match_value, priority, days),
-        )| Step::Save {
-            site,
-            intermediary,
-            action,
-            conversion_sites,
-            conversion_callers,
-            match_value,
-            priority,
-            days,
-        },
-    );
-    let conversion = || {
-        (
-            (0..5_u8, intermediary(), action()),
-            prop::sample::select(vec![0.2, 0.5, 0.9]),
-            prop::sample::select(vec![1_u64, 2, 5]),
-            // Some ads are outside the histogram.
-            prop::sample::select(vec![1_u32, 4]),
-            some_sites(),
+    )
+        .prop_map(
+            |((site, intermediary, action), sites, callers, (match_value, priority, days))| Ad {
+                site,
+                intermediary,
+                action,
+                conversion_sites: sites,
+                conversion_callers: callers,
+                match_value,
+                priority,
+                days,
+            },
         )
-            .prop_map(
-                |((site, intermediary, action), epsilon, days, size, sites)| Conversion {
-                    site,
-                    intermediary,
-                    action,
-                    epsilon,
-                    lookback_days: days,
-                    histogram_size: size,
-                    impression_sites: sites,
-                },
-            )
-    };
+}
+
+fn conversion() -> impl Strategy<Value = Conversion> {
+    (
+        (0..SITES, prop::option::weighted(0.5, 0..3_u8), 0..14_u64),
+        prop::sample::select(vec![0.2, 0.5, 0.9]),
+        prop::sample::select(vec![1_u64, 2, 5]),
+        // Some ads are outside the histogram.
+        prop::sample::select(vec![1_u32, 4]),
+        some_sites(),
+        prop_oneof![5 => Just(Vec::new()), 1 => (0..2_u32).prop_map(|value| vec![value])],
+    )
+        .prop_map(
+            |((site, intermediary, action), epsilon, days, size, sites, values)| Conversion {
+                site,
+                intermediary,
+                action,
+                epsilon,
+                lookback_days: days,
+                histogram_size: size,
+                impression_sites: sites,
+                match_values: values,
+            },
+        )
+}
+
+fn step() -> impl Strategy<Value = Step> {
     let ads = prop_oneof![
-        2 => Just(Ads::Own),
+        3 => Just(Ads::Own),
         1 => Just(Ads::All),
-        1 => (0..5_u8).prop_map(Ads::On),
+        1 => (0..SITES).prop_map(Ads::On),
+        1 => (0..2_u32).prop_map(Ads::Of),
+    ];
+    let companies = prop_oneof![
+        3 => Just(vec![0, 1, 2]),
+        1 => prop::collection::vec(0..3_u8, 1..3),
     ];
     prop_oneof![
         1 => Just(Step::Nothing),
-        20 => save,
+        18 => ad().prop_map(|ad| Step::Save(vec![ad])),
+        2 => prop::collection::vec(ad(), 2..4).prop_map(Step::Save),
         8 => (conversion(), any::<bool>()).prop_map(|(conversion, intermediary_pays)| {
             Step::Measure { conversion, intermediary_pays }
         }),
-        6 => conversion().prop_map(Step::Create),
-        12 => (0..5_usize, 0..3_u8, action(), ads).prop_map(
+        6 => (conversion(), companies).prop_map(|(conversion, companies)| {
+            Step::Create { conversion, companies }
+        }),
+        12 => (0..5_usize, 0..3_u8, 0..14_u64, ads).prop_map(
             |(before_last, company, action, ads)| Step::Take { before_last, company, action, ads }
         ),
-        1 => (0..5_u8).prop_map(Step::ClearSite),
-        2 => (some_sites(), any::<bool>()).prop_map(|(sites, forget_visits)| {
+        1 => (0..SITES).prop_map(Step::ClearSite),
+        2 => (some_sites(), prop::bool::weighted(0.2)).prop_map(|(sites, forget_visits)| {
             Step::Clear { sites, forget_visits }
         }),
         1 => prop::bool::weighted(0.7).prop_map(Step::Enable),
@@ -189,16 +231,21 @@ impl Life {
         let mut config = Config::new(self.profile).with_service(SERVICE);
         let mut capacities = *config.policy.capacities();
         for (capacity, micro) in [
-            (&mut capacities.querier, 1_000_000),
-            (&mut capacities.global, 2_000_000),
-            (&mut capacities.impression_site, 1_200_000),
-            (&mut capacities.conversion_site, 1_500_000),
+            (&mut capacities.querier, 700_000),
+            (&mut capacities.global, 900_000),
+            (&mut capacities.impression_site, 800_000),
+            (&mut capacities.conversion_site, 500_000),
         ] {
             if *capacity != Capacity::Unlimited {
                 *capacity = Capacity::Finite(MicroEpsilon::new(micro));
             }
         }
-        let policy = config.policy.to_builder().capacities(capacities);
+        let mut policy = config.policy.to_builder().capacities(capacities);
+        if self.profile != Profile::W3cDraft {
+            policy = policy
+                .site_charging(self.site_charging)
+                .depleted_sites(self.depleted_sites);
+        }
         config.policy = policy.build().unwrap();
         config.epoch_days = 2;
         config.limits.max_lookback_days = 5;
@@ -237,12 +284,23 @@ impl Randomness for Tape {
     }
 }
 
-/// What a page was told, and the epochs that it is about.
+/// What came of a call that measures.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Told {
-    /// Nothing, if it must not tell anything.
+    /// The epochs that it is about; none, if it must not tell anything.
     pub(crate) epochs: Option<RangeInclusive<i64>>,
-    pub(crate) answer: String,
+    /// What the page got.
+    pub(crate) answer: PageAnswer,
+    /// How each epoch ended, which nobody is told.
+    pub(crate) fates: BTreeMap<i64, Fate>,
+}
+
+/// What a page got.
+#[derive(Debug, PartialEq)]
+pub(crate) enum PageAnswer {
+    Handle(SharedConversion),
+    /// A report, and its epsilon in µε.
+    Report(Vec<u32>, u64),
 }
 
 /// A conversion that was created to share.
@@ -254,6 +312,14 @@ pub(crate) struct Shared {
     epochs: RangeInclusive<i64>,
 }
 
+/// What lasts from step to step, besides the user agent.
+#[derive(Debug, Default)]
+pub(crate) struct Memories {
+    shared: Vec<Shared>,
+    /// User actions that the user agent numbers.
+    actions: BTreeMap<u64, Action>,
+}
+
 fn host(site: u8) -> String {
     format!("site-{site}.example")
 }
@@ -262,145 +328,200 @@ fn hosts(sites: &[u8]) -> Vec<String> {
     sites.iter().copied().map(host).collect()
 }
 
-const LATER: Timestamp = Timestamp(i64::MAX);
-
 fn released<T: std::fmt::Debug + PartialEq>(held: Held<T>) -> T {
-    held.release(Timestamp(0), LATER).unwrap()
+    held.release(Timestamp(0), Timestamp(i64::MAX)).unwrap()
 }
 
-/// Makes a step happen.
-pub(crate) fn happen<S: Storage>(
-    agent: &mut UserAgent<S, Tape>,
-    step: &Step,
-    now: i64,
-    conversions: &mut Vec<Shared>,
-) -> Option<Told> {
-    let moment = Timestamp(now);
-    let by = |action: u64| Action::numbered(action).unwrap();
-    // The epochs that a conversion now looks back over, once they have begun.
-    let window = |agent: &mut UserAgent<S, Tape>, days: u64| {
-        let state: State = agent.storage_mut().begin().unwrap().state().unwrap();
-        let lookback = i64::try_from(days).unwrap() * DAY;
-        let epoch = |moment| state.epoch_of(Timestamp(moment)).map_or(0, |epoch| epoch.0);
-        epoch(now - lookback)..=epoch(now)
-    };
-    match step {
-        Step::Nothing | Step::Restart => {}
-        Step::Save {
-            site,
-            intermediary,
-            action,
-            conversion_sites,
-            conversion_callers,
-            match_value,
-            priority,
-            days,
-        } => {
-            let (site, intermediary) = (host(*site), intermediary.map(host));
-            let call = Call {
-                intermediary: intermediary.as_deref(),
-                ..Call::new(&site, moment).by(by(*action))
-            };
-            let options = ImpressionOptions {
-                conversion_sites: hosts(conversion_sites),
-                conversion_callers: hosts(conversion_callers),
-                match_value: *match_value,
-                priority: *priority,
-                lifetime_days: *days,
-                ..ImpressionOptions::new(match_value + 2 * u32::from(*priority > 0))
-            };
-            agent.save_impression(&call, &options).unwrap();
-        }
-        Step::Measure {
-            conversion,
-            intermediary_pays,
-        } => {
-            let (site, intermediary) = (host(conversion.site), conversion.intermediary.map(host));
-            let draft = agent.config().policy.matches_own_action();
-            let other = intermediary.as_ref().is_some_and(|it| *it != site);
-            let call = Call {
-                intermediary: intermediary.as_deref(),
-                querier: match *intermediary_pays && other && !draft {
-                    true => Querier::Intermediary,
-                    false => Querier::ConversionSite,
-                },
-                ..Call::new(&site, moment).by(by(conversion.action))
-            };
-            let options = conversion.options();
-            let answer = agent.measure_conversion(&call, &options).unwrap();
-            return Some(Told {
-                epochs: Some(window(agent, conversion.lookback_days)),
-                answer: histogram(answer),
-            });
-        }
-        Step::Create(conversion) => {
-            let (site, intermediary) = (host(conversion.site), conversion.intermediary.map(host));
-            let call = Call {
-                intermediary: intermediary.as_deref(),
-                ..Call::new(&site, moment).by(by(conversion.action))
-            };
-            let options = conversion.options();
-            let companies = hosts(&[0, 1, 2]);
-            let companies: Vec<&str> = companies.iter().map(String::as_str).collect();
-            // The draft has none.
-            let created = agent
-                .create_shared_conversion(&call, &options, &companies)
-                .ok()?;
-            let shared = Shared {
-                handle: released(created.shared),
-                site: conversion.site,
-                options,
-                epochs: window(agent, conversion.lookback_days),
-            };
-            let answer = shared.handle.to_string();
-            conversions.push(shared);
-            // A handle says nothing.
-            return Some(Told {
-                epochs: None,
-                answer,
-            });
-        }
-        Step::Take {
-            before_last,
-            company,
-            action,
-            ads,
-        } => {
-            let shared = conversions.iter().rev().nth(*before_last)?;
-            let (site, company) = (host(shared.site), host(*company));
-            let call = Call {
-                intermediary: Some(&company),
-                ..Call::new(&site, moment).by(by(*action))
-            };
-            let mut options = ConversionOptions {
-                impression_sites: Vec::new(),
-                ..shared.options.clone()
-            };
-            match ads {
-                Ads::All => {}
-                Ads::Own => options.impression_callers = vec![company.clone()],
-                Ads::On(site) => options.impression_sites = vec![host(*site)],
-            }
-            let answer = agent.take_share(shared.handle, &call, &options).unwrap();
-            return Some(Told {
-                epochs: Some(shared.epochs.clone()),
-                answer: histogram(answer),
-            });
-        }
-        Step::ClearSite(site) => agent.clear_impressions_for_site(&host(*site)).unwrap(),
-        Step::Clear {
-            sites,
-            forget_visits,
-        } => {
-            if *forget_visits || !sites.is_empty() {
-                let cleared = agent.clear_browsing_history(&hosts(sites), *forget_visits, moment);
+/// One step of a life.
+pub(crate) struct Moment<'a, S> {
+    pub(crate) agent: &'a mut UserAgent<S, Tape>,
+    pub(crate) memories: &'a mut Memories,
+    pub(crate) number: usize,
+    pub(crate) now: i64,
+}
+
+impl<S: Storage> Moment<'_, S> {
+    /// Makes it happen.
+    pub(crate) fn happen(&mut self, step: &Step) -> Option<Told> {
+        let now = Timestamp(self.now);
+        match step {
+            Step::Nothing | Step::Restart => {}
+            Step::Save(ads) => self.save(ads),
+            Step::Measure {
+                conversion,
+                intermediary_pays,
+            } => return Some(self.measure(conversion, *intermediary_pays)),
+            Step::Create {
+                conversion,
+                companies,
+            } => return self.create(conversion, companies),
+            Step::Take {
+                before_last,
+                company,
+                action,
+                ads,
+            } => return self.take(*before_last, *company, *action, *ads),
+            Step::ClearSite(site) => {
+                let cleared = self.agent.clear_impressions_for_site(&host(*site));
                 cleared.unwrap();
             }
+            Step::Clear {
+                sites,
+                forget_visits,
+            } => {
+                if *forget_visits || !sites.is_empty() {
+                    let sites = hosts(sites);
+                    let cleared = self
+                        .agent
+                        .clear_browsing_history(&sites, *forget_visits, now);
+                    cleared.unwrap();
+                }
+            }
+            Step::Enable(enabled) => self.agent.set_enabled(*enabled).unwrap(),
+            Step::Maintain => self.agent.maintain(now).unwrap(),
         }
-        Step::Enable(enabled) => agent.set_enabled(*enabled).unwrap(),
-        Step::Maintain => agent.maintain(moment).unwrap(),
+        None
     }
-    None
+
+    /// A user action: half of them the application numbers, the others the user agent. Of these,
+    /// some go on as new ones when their epoch has ended, and some do not.
+    fn action(&mut self, number: u64) -> Action {
+        if number < 7 {
+            return Action::numbered(number).unwrap();
+        }
+        let now = Timestamp(self.now);
+        let action = match self.memories.actions.get(&number) {
+            None => self.agent.begin_user_action(now).unwrap(),
+            Some(begun) if number.is_multiple_of(2) => {
+                self.agent.continue_user_action(*begun, now).unwrap()
+            }
+            Some(begun) => *begun,
+        };
+        self.memories.actions.insert(number, action);
+        action
+    }
+
+    /// The epochs that a conversion now looks back over, once they have begun.
+    fn window(&mut self, days: u64) -> RangeInclusive<i64> {
+        let tx = self.agent.storage_mut().begin().unwrap();
+        let state = tx.state().unwrap();
+        let lookback = i64::try_from(days).unwrap() * DAY;
+        let epoch = |moment| state.epoch_of(Timestamp(moment)).map_or(0, |epoch| epoch.0);
+        epoch(self.now - lookback)..=epoch(self.now)
+    }
+
+    fn save(&mut self, ads: &[Ad]) {
+        let prepared: Vec<_> = ads
+            .iter()
+            .map(|ad| {
+                let options = ImpressionOptions {
+                    conversion_sites: hosts(&ad.conversion_sites),
+                    conversion_callers: hosts(&ad.conversion_callers),
+                    match_value: ad.match_value,
+                    priority: ad.priority,
+                    lifetime_days: ad.days,
+                    ..ImpressionOptions::new(ad.match_value + 2 * u32::from(ad.priority > 0))
+                };
+                let intermediary = ad.intermediary.map(host);
+                (host(ad.site), intermediary, self.action(ad.action), options)
+            })
+            .collect();
+        let now = Timestamp(self.now);
+        let calls = prepared
+            .iter()
+            .map(|(site, intermediary, action, options)| {
+                let call = Call {
+                    intermediary: intermediary.as_deref(),
+                    ..Call::new(site, now).by(*action)
+                };
+                (call, options)
+            });
+        let saved = self.agent.save_impressions(calls).unwrap();
+        assert!(saved.iter().all(Result::is_ok));
+    }
+
+    fn measure(&mut self, conversion: &Conversion, intermediary_pays: bool) -> Told {
+        let action = self.action(conversion.action);
+        let (site, intermediary) = (host(conversion.site), conversion.intermediary.map(host));
+        let draft = self.agent.config().policy.matches_own_action();
+        let other = intermediary.as_ref().is_some_and(|it| *it != site);
+        let call = Call {
+            intermediary: intermediary.as_deref(),
+            querier: match intermediary_pays && other && !draft {
+                true => Querier::Intermediary,
+                false => Querier::ConversionSite,
+            },
+            ..Call::new(&site, Timestamp(self.now)).by(action)
+        };
+        let options = conversion.options();
+        let explained = self.agent.explain(&call, &options).unwrap();
+        self.agent.randomness_mut().begin(self.number);
+        let answer = self.agent.measure_conversion(&call, &options).unwrap();
+        let epochs = self.window(conversion.lookback_days);
+        told(answer, &explained, epochs, &options)
+    }
+
+    fn create(&mut self, conversion: &Conversion, companies: &[u8]) -> Option<Told> {
+        if self.agent.config().policy.matches_own_action() {
+            // The draft has no shared conversions.
+            return None;
+        }
+        let action = self.action(conversion.action);
+        let (site, intermediary) = (host(conversion.site), conversion.intermediary.map(host));
+        let call = Call {
+            intermediary: intermediary.as_deref(),
+            ..Call::new(&site, Timestamp(self.now)).by(action)
+        };
+        let options = conversion.options();
+        let companies = hosts(companies);
+        let companies: Vec<&str> = companies.iter().map(String::as_str).collect();
+        let agent = &mut *self.agent;
+        let explained = agent.explain_shared_conversion(&call, &options, &companies);
+        agent.randomness_mut().begin(self.number);
+        let created = agent.create_shared_conversion(&call, &options, &companies);
+        let created = created.unwrap();
+        let fates = agreed(&explained.unwrap(), None, &created.decision);
+        let handle = released(created.shared);
+        let shared = Shared {
+            handle,
+            site: conversion.site,
+            options,
+            epochs: self.window(conversion.lookback_days),
+        };
+        self.memories.shared.push(shared);
+        // A handle says nothing.
+        Some(Told {
+            epochs: None,
+            answer: PageAnswer::Handle(handle),
+            fates,
+        })
+    }
+
+    fn take(&mut self, before_last: usize, company: u8, action: u64, ads: Ads) -> Option<Told> {
+        let action = self.action(action);
+        let shared = self.memories.shared.iter().rev().nth(before_last)?;
+        let (site, company) = (host(shared.site), host(company));
+        let call = Call {
+            intermediary: Some(&company),
+            ..Call::new(&site, Timestamp(self.now)).by(action)
+        };
+        let mut options = ConversionOptions {
+            impression_sites: Vec::new(),
+            match_values: Vec::new(),
+            ..shared.options.clone()
+        };
+        match ads {
+            Ads::All => {}
+            Ads::Own => options.impression_callers = vec![company.clone()],
+            Ads::On(site) => options.impression_sites = vec![host(site)],
+            Ads::Of(value) => options.match_values = vec![value],
+        }
+        let explained = self.agent.explain_share(shared.handle, &call, &options);
+        self.agent.randomness_mut().begin(self.number);
+        let answer = self.agent.take_share(shared.handle, &call, &options);
+        let epochs = shared.epochs.clone();
+        Some(told(answer.unwrap(), &explained.unwrap(), epochs, &options))
+    }
 }
 
 impl Conversion {
@@ -409,15 +530,46 @@ impl Conversion {
             epsilon: self.epsilon,
             lookback_days: Some(self.lookback_days),
             impression_sites: hosts(&self.impression_sites),
+            match_values: self.match_values.clone(),
             value: 3,
-            max_value: 5,
+            max_value: MAX_VALUE,
             credit: vec![0.5, 0.3, 0.2],
             ..ConversionOptions::new(SERVICE, self.histogram_size)
         }
     }
 }
 
-fn histogram(answer: Answer) -> String {
-    let report: Histogram = released(answer.report);
-    format!("{:?}", report.buckets())
+pub(crate) const MAX_VALUE: u32 = 5;
+
+fn told(
+    answer: Answer,
+    explained: &Explanation,
+    epochs: RangeInclusive<i64>,
+    options: &ConversionOptions,
+) -> Told {
+    let report = released(answer.report);
+    let fates = agreed(explained, Some(&report), &answer.decision);
+    let epsilon = Epsilon::new(options.epsilon).unwrap().micro().get();
+    Told {
+        epochs: Some(epochs),
+        answer: PageAnswer::Report(report.buckets().to_vec(), epsilon),
+        fates,
+    }
+}
+
+/// How each epoch ended, which an explanation just before must have said.
+fn agreed(
+    explained: &Explanation,
+    report: Option<&Histogram>,
+    decision: &Decision,
+) -> BTreeMap<i64, Fate> {
+    let fates = decision.epochs().map(|epoch| (epoch.epoch.0, epoch.fate));
+    let fates: BTreeMap<_, _> = fates.collect();
+    let said = explained
+        .epochs
+        .iter()
+        .map(|epoch| (epoch.epoch, epoch.fate));
+    assert_eq!(said.collect::<BTreeMap<_, _>>(), fates);
+    assert_eq!(explained.report.as_ref(), report);
+    fates
 }

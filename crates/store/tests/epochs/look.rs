@@ -17,6 +17,8 @@ pub(crate) struct Looked {
     /// attribution object what must not depend on what was found: who it is for, when it was
     /// created, and what was taken.
     shared: Vec<String>,
+    /// The epochs in which each attribution object was paid for.
+    paid: BTreeMap<u64, Vec<i64>>,
 }
 
 /// What is stored, admitted and consumed in an epoch.
@@ -31,6 +33,9 @@ impl Looked {
     /// All but what is in an epoch.
     pub(crate) fn elsewhere(mut self, changed: EpochIndex) -> Self {
         self.epochs.remove(&changed.0);
+        for paid in self.paid.values_mut() {
+            paid.retain(|epoch| *epoch != changed.0);
+        }
         self.epochs
             .retain(|_, of_epoch| *of_epoch != OfEpoch::default());
         self
@@ -51,7 +56,7 @@ fn look_through<S: Storage>(storage: &mut S) -> (Looked, BTreeMap<SiteId, String
     let mut looked = Looked::default();
     let tx = storage.begin().unwrap();
     let mut names = BTreeMap::new();
-    for site in 0..5 {
+    for site in 0..crate::life::SITES {
         let site = format!("site-{site}.example");
         let parsed = bigbird_attribution::Site::from_stored(site.clone());
         if let Some(id) = tx.find_site(&parsed).unwrap() {
@@ -93,9 +98,11 @@ fn look_through<S: Storage>(storage: &mut S) -> (Looked, BTreeMap<SiteId, String
             .map(|it| {
                 let sites: BTreeSet<_> = it.impression_sites.iter().map(name).collect();
                 let callers: BTreeSet<_> = it.impression_callers.iter().map(name).collect();
-                (sites, callers)
+                (sites, callers, it.match_values.clone())
             })
             .collect();
+        let paid = object.epochs().iter().map(|epoch| epoch.0).collect();
+        looked.paid.insert(number, paid);
         let (created, site) = (object.created().0, &names[&site]);
         looked.shared.push(format!(
             "object {number} of {site}, created in {created}, taken {taken:?}"

@@ -5,7 +5,9 @@
 //! of every kind, switching off and on, cleaning up, restarts, and clocks that step. In the other
 //! world, what is saved in one epoch is called and not stored. After every step, what is stored,
 //! admitted and consumed in every other epoch is the same, so is the state that epochs share, and so
-//! is every report about other epochs alone. Limits are small enough to be reached.
+//! is every report about other epochs alone. In the end, all reports together have moved by no more
+//! than the epoch paid from its global budget, which is within its capacity. Before every call that
+//! measures, an explanation says what it will give. Limits are small enough to be reached.
 //!
 //! The search stops at the first life that shows a difference, and at `BIGBIRD_LIVES` lives of each
 //! kind. A user agent with one of the flaws that were once found is caught.
@@ -17,16 +19,19 @@ mod life;
 mod look;
 mod world;
 
-use bigbird::EpochIndex;
+use std::collections::BTreeMap;
+
+use bigbird::{Capacity, EpochIndex};
 use bigbird_attribution::{Config, Storage, UserAgent};
 use bigbird_store::SqliteStore;
 use common::{Folder, options};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
-use life::{Clocks, Life, Step, Tape, Told, life};
+use life::{Clocks, Life, Memories, Moment, PageAnswer, Step, Tape, Told, life};
 use look::{Look, Looked};
-use world::{Flaw, World};
+use world::{Flaw, History, World};
 
 /// Opens a store, or opens it again.
 trait Home {
@@ -83,42 +88,48 @@ impl Home for OnDisk {
     }
 }
 
-/// What came of a step: what a page was told, and everything that is stored.
+/// What came of a step: of a call that measures, and everything that is stored.
 struct Seen {
     told: Option<Told>,
     looked: Looked,
 }
 
-/// Lives a life, without what is saved in an epoch, and says also which epochs were saved in.
+/// Lives a life, without what is saved in an epoch.
 fn live<H: Home>(
     home: &mut H,
     life: &Life,
     without: Option<EpochIndex>,
     flaw: Option<Flaw>,
-) -> (Vec<Seen>, Vec<EpochIndex>) {
+) -> (Vec<Seen>, History) {
     let config = life.config();
     let world = |store| World::new(store, without, flaw, config.limits.max_lookback_days);
     let storage = world(home.open(&config));
     let mut agent = UserAgent::new(config.clone(), storage, Tape::default()).unwrap();
     let mut now = life::START;
     let mut seen = Vec::new();
-    let mut conversions = Vec::new();
+    let mut memories = Memories::default();
     for (number, (step, hours)) in life.steps.iter().enumerate() {
         now += hours * life::HOUR;
-        agent.randomness_mut().begin(number);
         if matches!(step, Step::Restart) {
-            let World { inner, saved, .. } = agent.into_storage();
+            let World { inner, history, .. } = agent.into_storage();
             let storage = World {
-                saved,
+                history,
                 ..world(home.reopen(inner, &config))
             };
             agent = UserAgent::new(config.clone(), storage, Tape::default()).unwrap();
         }
-        let told = life::happen(&mut agent, step, now, &mut conversions);
+        agent.randomness_mut().begin(number);
+        let mut moment = Moment {
+            agent: &mut agent,
+            memories: &mut memories,
+            number,
+            now,
+        };
+        let told = moment.happen(step);
         let looked = agent.storage_mut().inner.look();
         seen.push(Seen { told, looked });
     }
-    (seen, agent.into_storage().saved)
+    (seen, agent.into_storage().history)
 }
 
 /// Compares the two worlds of a life.
@@ -127,11 +138,13 @@ fn one_epoch_never_shows_in_another<H: Home>(
     life: &Life,
     flaw: Option<Flaw>,
 ) -> Result<(), TestCaseError> {
-    let (with, saved) = live(home, life, None, flaw);
-    let Some(&changed) = saved.get(life.choice % saved.len().max(1)) else {
+    let (with, history) = live(home, life, None, flaw);
+    let Some(changed) = changed(life, &history) else {
         return Ok(());
     };
     let (without, _) = live(home, life, Some(changed), flaw);
+    // How far all reports together moved, in µε times twice the largest value.
+    let mut moved = 0;
     for (number, (one, other)) in with.into_iter().zip(without).enumerate() {
         let step = &life.steps[number];
         let at = format!("epoch {} shows at step {number}, {step:?}", changed.0);
@@ -141,19 +154,57 @@ fn one_epoch_never_shows_in_another<H: Home>(
             "{}",
             at
         );
-        let (Some(one), Some(other)) = (one.told, other.told) else {
-            continue;
+        let (mut one, mut other) = match (one.told, other.told) {
+            (Some(one), Some(other)) => (one, other),
+            (one, other) => {
+                prop_assert_eq!(one, other, "{}", at);
+                continue;
+            }
         };
         prop_assert_eq!(&one.epochs, &other.epochs, "{}", at);
-        let about = one
-            .epochs
-            .as_ref()
-            .is_some_and(|it| it.contains(&changed.0));
-        if !about {
-            prop_assert_eq!(one.answer, other.answer, "{}", at);
+        if let (PageAnswer::Report(one, epsilon), PageAnswer::Report(other, _)) =
+            (&one.answer, &other.answer)
+        {
+            let buckets = one.iter().zip(other);
+            moved += buckets.map(|(a, b)| u64::from(a.abs_diff(*b))).sum::<u64>() * epsilon;
+        }
+        let about = |told: &Told| {
+            told.epochs
+                .as_ref()
+                .is_some_and(|it| it.contains(&changed.0))
+        };
+        if !about(&one) {
+            prop_assert_eq!(&one.answer, &other.answer, "{}", at);
+        }
+        // An object that was paid for in the epoch has it among those of its shares.
+        one.fates.remove(&changed.0);
+        other.fates.remove(&changed.0);
+        prop_assert_eq!(one.fates, other.fates, "{}", at);
+    }
+    let config = life.config();
+    if config.policy.capacities().global != Capacity::Unlimited {
+        // The guarantee itself: whoever works together, all that is released moves by no more than
+        // the epoch paid.
+        let paid = history.global.get(&changed).copied().unwrap_or(0);
+        let scale = 2 * u64::from(life::MAX_VALUE);
+        prop_assert!(
+            moved <= paid * scale,
+            "epoch {} paid {} µε, and all reports move by {} µε",
+            changed.0,
+            paid,
+            moved / scale
+        );
+        let capacity = config.policy.capacities().global.amount().unwrap().get();
+        for (epoch, charged) in history.global {
+            prop_assert!(charged <= capacity, "epoch {} paid {} µε", epoch.0, charged);
         }
     }
     Ok(())
+}
+
+/// The epoch that is without impressions in the other world.
+fn changed(life: &Life, History { saved, .. }: &History) -> Option<EpochIndex> {
+    saved.get(life.choice % saved.len().max(1)).copied()
 }
 
 /// How many lives are tried.
@@ -177,22 +228,63 @@ fn search<H: Home>(clocks: Clocks, usually: u32, home: impl Fn() -> H) {
 
 #[test]
 fn one_epoch_never_shows_in_another_in_memory() {
-    search(Clocks::Forward, 1200, || InMemory);
+    search(Clocks::Forward, 2000, || InMemory);
 }
 
 #[test]
 fn one_epoch_never_shows_in_another_in_memory_with_clocks_that_step_back() {
-    search(Clocks::BothWays, 1200, || InMemory);
+    search(Clocks::BothWays, 2000, || InMemory);
 }
 
 #[test]
 fn one_epoch_never_shows_in_another_on_disk() {
-    search(Clocks::Forward, 40, OnDisk::new);
+    search(Clocks::Forward, 100, OnDisk::new);
 }
 
 #[test]
 fn one_epoch_never_shows_in_another_on_disk_with_clocks_that_step_back() {
-    search(Clocks::BothWays, 40, OnDisk::new);
+    search(Clocks::BothWays, 100, OnDisk::new);
+}
+
+/// The lives reach every limit, in the epoch that differs: else they would show nothing of it.
+#[test]
+fn lives_reach_every_limit() {
+    let mut causes: BTreeMap<String, u32> = BTreeMap::new();
+    let mut crowded_out = 0;
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..400 {
+        let life = life(Clocks::BothWays)
+            .new_tree(&mut runner)
+            .unwrap()
+            .current();
+        let (seen, history) = live(&mut InMemory, &life, None, None);
+        crowded_out += history.crowded_out;
+        let Some(changed) = changed(&life, &history) else {
+            continue;
+        };
+        for told in seen.into_iter().filter_map(|seen| seen.told) {
+            if let Some(fate) = told.fates.get(&changed.0) {
+                *causes.entry(format!("{fate:?}")).or_default() += 1;
+            }
+        }
+    }
+    let expected = [
+        "Dropped(DomainCap)",
+        "Dropped(Filter(ConversionSite))",
+        "Dropped(Filter(Global))",
+        "Dropped(Filter(ImpressionSite))",
+        "Dropped(Filter(Querier))",
+        "Dropped(Pruned)",
+        "NothingRelevant",
+        "Passed",
+    ];
+    for cause in expected {
+        assert!(
+            causes.get(cause).is_some_and(|&count| count >= 5),
+            "{cause}: {causes:?}"
+        );
+    }
+    assert!(crowded_out > 100, "{crowded_out} objects crowded out");
 }
 
 /// Each of the leaks that there were is found.

@@ -1,17 +1,19 @@
 //! A store in which something is missing, and which may have a flaw.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use bigbird::attribution::Touch;
 use bigbird::{
     Admission, AttributionQuery, Balance, Changes, Check, CommitError, EpochIndex, EventStore,
-    Filter, Impression, LedgerStore, LedgerView, Relevant, SiteId, Timestamp, UserAction,
+    Filter, FilterKind, Impression, LedgerStore, LedgerView, Relevant, SiteId, Timestamp,
+    UserAction,
 };
 use bigbird_attribution::{SharedConversion, Site, State, Storage, StoredObject, Transaction};
 
 use crate::common::DAY;
 
-/// A leak that there was once.
+/// A leak: the first four there were once, around the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// A share is null and free when one of its paid epochs has left the lookback or was cleared.
@@ -22,15 +24,30 @@ pub(crate) enum Flaw {
     TiesBySite,
     /// The latest moment moves only when something is charged.
     LatestByCharge,
+    /// An epoch that the global budget refuses frees every other of charges.
+    FreedByGlobal,
+    /// An epoch that the conversion-site quota refuses frees every other of charges.
+    FreedByConversionSite,
 }
 
 impl Flaw {
-    pub(crate) const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::ShareRefusedAsAWhole,
         Self::PrunedByPayment,
         Self::TiesBySite,
         Self::LatestByCharge,
+        Self::FreedByGlobal,
+        Self::FreedByConversionSite,
     ];
+
+    /// The kind of filter whose refusal frees others.
+    fn frees(self) -> Option<FilterKind> {
+        match self {
+            Self::FreedByGlobal => Some(FilterKind::Global),
+            Self::FreedByConversionSite => Some(FilterKind::ConversionSite),
+            _ => None,
+        }
+    }
 }
 
 /// A store that does not keep what is saved in one epoch.
@@ -40,8 +57,18 @@ pub(crate) struct World<S> {
     pub(crate) without: Option<EpochIndex>,
     pub(crate) flaw: Option<Flaw>,
     pub(crate) lookback_days: u32,
+    pub(crate) history: History,
+}
+
+/// What happened in a store, also of what it has forgotten since.
+#[derive(Debug, Default)]
+pub(crate) struct History {
     /// The epochs in which something was saved, once for each.
     pub(crate) saved: Vec<EpochIndex>,
+    /// What each epoch was ever charged from its global budget.
+    pub(crate) global: BTreeMap<EpochIndex, u64>,
+    /// How many attribution objects were crowded out.
+    pub(crate) crowded_out: usize,
 }
 
 impl<S> World<S> {
@@ -56,7 +83,7 @@ impl<S> World<S> {
             without,
             flaw,
             lookback_days,
-            saved: Vec::new(),
+            history: History::default(),
         }
     }
 }
@@ -74,8 +101,9 @@ impl<S: Storage> Storage for World<S> {
             without: self.without,
             flaw: self.flaw,
             lookback_days: self.lookback_days,
-            saved: &mut self.saved,
+            history: &mut self.history,
             charged: false,
+            refused: Cell::new(false),
         })
     }
 }
@@ -86,8 +114,10 @@ pub(crate) struct WorldTransaction<'t, T> {
     without: Option<EpochIndex>,
     flaw: Option<Flaw>,
     lookback_days: u32,
-    saved: &'t mut Vec<EpochIndex>,
+    history: &'t mut History,
     charged: bool,
+    /// Whether a filter refused that frees others.
+    refused: Cell<bool>,
 }
 
 impl<T: LedgerView> LedgerView for WorldTransaction<'_, T> {
@@ -98,7 +128,14 @@ impl<T: LedgerView> LedgerView for WorldTransaction<'_, T> {
     }
 
     fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), T::Error> {
-        self.inner.look_up(epoch, checks)
+        self.inner.look_up(epoch, checks)?;
+        if let Some(kind) = self.flaw.and_then(Flaw::frees) {
+            let mut short = checks.iter().filter(|check| !check.fits());
+            if short.any(|check| check.filter.kind() == kind) {
+                self.refused.set(true);
+            }
+        }
+        Ok(())
     }
 
     fn admission(
@@ -113,7 +150,19 @@ impl<T: LedgerView> LedgerView for WorldTransaction<'_, T> {
 
 impl<T: LedgerStore> LedgerStore for WorldTransaction<'_, T> {
     fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<T::Error>> {
+        if self.refused.get() {
+            let free = Changes {
+                charges: Vec::new(),
+                ..changes.clone()
+            };
+            return self.inner.commit(&free);
+        }
         self.charged |= !changes.charges.is_empty();
+        for charge in &changes.charges {
+            if charge.filter == Filter::Global {
+                *self.history.global.entry(charge.epoch).or_default() += charge.amount.get();
+            }
+        }
         self.inner.commit(changes)
     }
 }
@@ -150,8 +199,8 @@ impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
     }
 
     fn save_impression(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> Result<(), E> {
-        if !self.saved.contains(&epoch) {
-            self.saved.push(epoch);
+        if !self.history.saved.contains(&epoch) {
+            self.history.saved.push(epoch);
         }
         if self.without == Some(epoch) {
             return Ok(());
@@ -190,6 +239,7 @@ impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
     }
 
     fn remove_object(&mut self, number: u64) -> Result<(), E> {
+        self.history.crowded_out += 1;
         let mut number = number;
         if self.flaw == Some(Flaw::TiesBySite) {
             let mut of_site: BTreeMap<SiteId, Vec<u64>> = BTreeMap::new();
