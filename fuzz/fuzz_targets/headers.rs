@@ -1,7 +1,7 @@
 //! No header makes the parsers panic, and what they give is what the draft allows.
 #![no_main]
 
-use bigbird_attribution::{parse_measure_conversion, parse_save_impression};
+use bigbird_user_agent::{parse_measure_conversion, parse_save_impression};
 use libfuzzer_sys::fuzz_target;
 use url::Url;
 

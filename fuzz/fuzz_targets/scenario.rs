@@ -1,7 +1,7 @@
 //! No line makes the reader panic, nor does playing what it reads.
 #![no_main]
 
-use bigbird_attribution::scenario::Case;
+use bigbird_conformance::Case;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|line: &str| {

@@ -1,7 +1,7 @@
 //! No host makes the parser panic, and a site is the site of itself.
 #![no_main]
 
-use bigbird_attribution::{Localhost, Site};
+use bigbird_user_agent::{Localhost, Site};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|host: &str| {

@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird::{Balance, Cause, Fate, Profile};
-use bigbird_attribution::requests::{CallerInput, Request};
-use bigbird_attribution::scenario::{Case, Event, Outcome, Scenario, ScenarioPlayer};
-use bigbird_attribution::{EpochExplanation, Explanation, Memory};
+use bigbird_conformance::{Case, Event, Outcome, Scenario, ScenarioPlayer, read_lines, read_w3c};
+use bigbird_user_agent::protocol::{CallerInput, Request};
+use bigbird_user_agent::{EpochExplanation, Explanation, Memory};
 
-use crate::conformance::{read_lines, read_w3c};
 use crate::{Failed, Finished};
 
 #[derive(Debug, clap::Args)]
@@ -45,9 +44,11 @@ fn read(args: &Args) -> Result<Scenario, String> {
         .extension()
         .is_some_and(|extension| extension == "json")
     {
-        return read_w3c(path);
+        return read_w3c(path).map_err(|error| error.to_string());
     }
-    let cases = read_lines(path)?.into_iter();
+    let cases = read_lines(path)
+        .map_err(|error| error.to_string())?
+        .into_iter();
     let scenarios: Vec<Scenario> = cases
         .filter_map(|(_, case)| match case {
             Case::Scenario(scenario) => Some(*scenario),

@@ -2,11 +2,8 @@
 
 use std::io::{self, Write};
 
-use bigbird::{Filter, FilterKind, MicroEpsilon};
-use bigbird_attribution::Budget;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 
 /// Writes to standard output. A reader that closes the pipe early has what it wanted.
 pub(crate) fn print(text: &str) -> io::Result<()> {
@@ -40,35 +37,4 @@ pub(crate) fn table(header: Vec<String>, rows: impl IntoIterator<Item = Vec<Stri
     }
     table.add_rows(rows);
     table
-}
-
-/// A filter with what it holds, in µε.
-pub(crate) fn budget_json(budget: &Budget) -> Value {
-    let mut fields = Map::new();
-    fields.insert("epoch".to_owned(), json!(budget.epoch));
-    fields.insert(
-        "filter".to_owned(),
-        json!(filter_name(budget.filter.kind())),
-    );
-    if let Some(site) = &budget.site {
-        fields.insert("site".to_owned(), json!(site.as_str()));
-    }
-    if let Filter::UserAction(action) = budget.filter {
-        fields.insert("userAction".to_owned(), json!(action.0));
-    }
-    let capacity = budget.balance.capacity.amount().map(MicroEpsilon::get);
-    fields.insert("consumed".to_owned(), json!(budget.balance.consumed.get()));
-    fields.insert("capacity".to_owned(), json!(capacity));
-    Value::Object(fields)
-}
-
-/// The name of a kind of filter, as everywhere in JSON.
-pub(crate) fn filter_name(kind: FilterKind) -> &'static str {
-    match kind {
-        FilterKind::Querier => "querier",
-        FilterKind::Global => "global",
-        FilterKind::ImpressionSite => "impressionSite",
-        FilterKind::ConversionSite => "conversionSite",
-        FilterKind::UserAction => "userAction",
-    }
 }

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
-use bigbird_attribution::Budget;
 use bigbird_store::{Checked, Contents, EpochContents, Problem, Reset, StoreError};
+use bigbird_user_agent::Budget;
+use bigbird_user_agent::protocol::budget_json;
 use serde_json::{Value, json};
 
 use crate::clock::wall_clock;
-use crate::output::budget_json;
 use crate::policy::CapacitiesJson;
 use crate::{Failed, Finished, output};
 

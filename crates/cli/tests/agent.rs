@@ -6,7 +6,8 @@ mod common;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Agent, Folder, SERVICE, arguments, convert, save};
+use bigbird_testing::Folder;
+use common::{Agent, SERVICE, arguments, convert, folder, save};
 use serde_json::{Value, json};
 
 fn in_memory(more: &[&str]) -> Agent {
@@ -26,7 +27,7 @@ fn in_memory(more: &[&str]) -> Agent {
 
 #[test]
 fn every_request_is_answered_in_order() {
-    let folder = Folder::new();
+    let folder = folder();
     let mut agent = Agent::start(&arguments(&folder.file("store")));
     let mut numbered = convert(60, 2, "shop.example", 0.5);
     numbered["id"] = json!({"any": "thing"});
@@ -198,7 +199,7 @@ fn histograms_are_only_for_testing() {
 /// Two companies share a conversion, over a restart.
 #[test]
 fn a_conversion_is_shared() {
-    let folder = Folder::new();
+    let folder = folder();
     let arguments = arguments(&folder.file("store"));
     let mut agent = Agent::start(&arguments);
     for (action, site, company) in [
@@ -347,7 +348,7 @@ fn a_conversion_is_answered_at_its_time() {
 
 #[test]
 fn a_store_goes_on_where_it_was_left() {
-    let folder = Folder::new();
+    let folder = folder();
     let store = folder.file("store");
     let mut agent = Agent::start(&arguments(&store));
     agent.ask(&save(1, 1, "news.example", 2));
@@ -385,7 +386,7 @@ fn agent_refused(folder: &Folder, more: &[&str]) -> String {
 
 #[test]
 fn a_store_of_other_rules_is_refused() {
-    let folder = Folder::new();
+    let folder = folder();
     assert!(Agent::start(&arguments(&folder.file("store"))).end());
     let message = agent_refused(&folder, &["--profile", "w3c-draft"]);
     assert!(
@@ -401,7 +402,7 @@ fn a_store_of_other_rules_is_refused() {
 
 #[test]
 fn a_policy_file_chooses_capacities() {
-    let folder = Folder::new();
+    let folder = folder();
     let policy = folder.file("policy.json");
     let path = policy.display().to_string();
     let write = |value: &Value| std::fs::write(&policy, value.to_string()).unwrap();
@@ -484,7 +485,7 @@ fn a_policy_file_chooses_capacities() {
 
 #[test]
 fn what_cannot_be_a_store_is_refused_in_one_line() {
-    let folder = Folder::new();
+    let folder = folder();
     let store = folder.file("store");
     std::fs::write(&store, "a diary").unwrap();
     let message = agent_refused(&folder, &[]);
@@ -510,7 +511,7 @@ fn a_store_that_may_not_be_written_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
     const NOBODY: u32 = 65_534;
-    let folder = Folder::new();
+    let folder = folder();
     let store = folder.file("store");
     assert!(Agent::start(&arguments(&store)).end());
     let may = |path: &std::path::Path, mode| {
@@ -542,7 +543,7 @@ fn a_store_that_may_not_be_written_is_refused() {
 
 #[test]
 fn a_store_can_be_looked_into_checked_copied_and_reset() {
-    let folder = Folder::new();
+    let folder = folder();
     let store = folder.file("store");
     let path = store.display().to_string();
     let copy = folder.file("copy").display().to_string();

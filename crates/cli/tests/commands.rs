@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Folder, bigbird, parsed, refused};
+use bigbird_testing::Folder;
+use common::{bigbird, folder, parsed, refused};
 use serde_json::{Value, json};
 
 #[test]
@@ -134,7 +135,7 @@ struct Cases(Folder);
 
 impl Cases {
     fn new(text: &str) -> Self {
-        let folder = Folder::new();
+        let folder = folder();
         std::fs::write(folder.file("cases.jsonl"), text).unwrap();
         Self(folder)
     }
@@ -144,7 +145,7 @@ impl Cases {
     }
 }
 
-const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../attribution/vectors");
+const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/vectors");
 
 #[test]
 fn conformance_passes_our_vectors() {

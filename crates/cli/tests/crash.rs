@@ -13,31 +13,15 @@ use std::thread;
 use std::time::Duration;
 
 use bigbird::{Profile, Timestamp};
-use bigbird_attribution::requests::{Player, Request};
-use bigbird_attribution::{Config, Memory, Randomness, UserAgent};
 use bigbird_store::Contents;
-use common::{Agent, Dice, Folder, SERVICE, arguments};
+use bigbird_testing::{Dice, Half};
+use bigbird_user_agent::protocol::{Player, Request};
+use bigbird_user_agent::{Config, Memory, UserAgent};
+use common::{Agent, SERVICE, arguments, folder};
 use serde_json::{Value, json};
 
 const ROUNDS: u64 = 250;
 const PERIOD: i64 = 7 * 86_400;
-
-/// The numbers of an agent on a test clock.
-struct Half;
-
-impl Randomness for Half {
-    fn epoch_start(&mut self) -> f64 {
-        0.5
-    }
-
-    fn credit(&mut self) -> f64 {
-        0.5
-    }
-
-    fn handle(&mut self, number: u64) -> u128 {
-        number.into()
-    }
-}
 
 /// What a store holds: what each filter has consumed, and the impressions of each site.
 type Held = (BTreeMap<(i64, String), u64>, BTreeMap<(i64, String), u64>);
@@ -199,7 +183,7 @@ fn log_of(store: &Path) -> PathBuf {
 
 #[test]
 fn what_was_answered_survives_a_kill_at_any_moment() {
-    let folder = Folder::new();
+    let folder = folder();
     let store = folder.file("store");
     let mut load = Load {
         dice: Dice(0x2545_f491_4f6c_dd1d),
@@ -237,7 +221,7 @@ fn what_was_answered_survives_a_kill_at_any_moment() {
 /// the last transaction, as if it had never been flushed.
 #[test]
 fn a_lost_deduction_is_noticed() {
-    let folder = Folder::new();
+    let folder = folder();
     let store = folder.file("store");
     let mut load = Load {
         dice: Dice(77),

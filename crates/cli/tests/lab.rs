@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{Folder, bigbird, parsed, refused};
+use common::{bigbird, folder, parsed, refused};
 use serde_json::Value;
 
 #[test]
@@ -124,7 +124,7 @@ fn simulate_refuses_what_makes_no_sense() {
         message.contains("20last_impressions.pqt: No such file"),
         "{message}"
     );
-    let notes = Folder::new();
+    let notes = folder();
     std::fs::write(notes.file("20last_impressions.pqt"), "not Parquet").unwrap();
     let (status, message) = refused(&format!(
         "simulate --criteo-prepared {}",
@@ -142,7 +142,7 @@ const SMALL: &str = "--scale 0.005 --min-conversions-per-day 10 --min-batch 300"
 
 #[test]
 fn simulate_writes_tables_and_figures() {
-    let folder = Folder::new();
+    let folder = folder();
     let (csv, figure) = (folder.file("s.csv"), folder.file("s.svg"));
     let output = bigbird(&format!(
         "simulate {SMALL} --attacker none,slow --impression-quota 1,2,none --seed 1,2 --csv {} --figure {}",
@@ -160,7 +160,7 @@ fn simulate_writes_tables_and_figures() {
 
 #[test]
 fn logs_give_what_they_were_written_from() {
-    let folder = Folder::new();
+    let folder = folder();
     let medians = |source: &str| {
         let runs = parsed(&format!(
             "simulate {source} --impression-quota 0.5,2 --json"
@@ -213,7 +213,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn reproduce_goes_on_where_it_stopped() {
-    let folder = Folder::new();
+    let folder = folder();
     let output = folder.file("out");
     let command = format!(
         "reproduce {SMALL} --suite fig6b --output {}",
@@ -341,7 +341,7 @@ fn numbers_out_of_range_are_refused() {
 
 #[test]
 fn plan_answers_both_ways() {
-    let folder = Folder::new();
+    let folder = folder();
     let figure = folder.file("plan.svg");
     let common = "plan --scale 0.005 --conversions-per-day 600";
     let wanted = parsed(&format!(

@@ -8,7 +8,8 @@ use std::io::BufRead as _;
 use std::io::Write as _;
 use std::thread;
 
-use common::{Agent, Dice, Folder, arguments};
+use bigbird_testing::Dice;
+use common::{Agent, arguments, folder};
 use serde_json::{Value, json};
 
 const REQUESTS: u64 = 10_000;
@@ -102,7 +103,7 @@ fn run(mut agent: Agent, who: u64) -> (Sums, u64) {
 
 #[test]
 fn what_two_agents_charge_is_what_the_filters_say() {
-    let folder = Folder::new();
+    let folder = folder();
     let store = folder.file("store");
     let mut arguments = arguments(&store);
     // Large enough that most pass, small enough that some do not.

@@ -8,59 +8,20 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use bigbird::{FilterKind, Profile, Timestamp};
-use bigbird_attribution::{
-    Call, Config, ConversionOptions, ImpressionOptions, Randomness, UserAgent,
-};
 use bigbird_store::{SqliteStore, StoreOptions};
+use bigbird_testing::{Folder, Half};
+use bigbird_user_agent::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
 
 const SERVICE: &str = "https://agg.example";
 const STORED: [u32; 2] = [1_000, 100_000];
 const DAY: i64 = 86_400_000;
 const NOW: i64 = 20_000 * DAY;
 
-struct Half;
-
-impl Randomness for Half {
-    fn epoch_start(&mut self) -> f64 {
-        0.5
-    }
-
-    fn credit(&mut self) -> f64 {
-        0.5
-    }
-
-    fn handle(&mut self, number: u64) -> u128 {
-        number.into()
-    }
-}
-
 type Agent = UserAgent<SqliteStore, Half>;
-
-/// A folder beside the build, hence on its disk.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("store-bench");
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// The `big-bird` profile with budgets that are finite and never run dry.
 fn config() -> Config {
@@ -153,7 +114,7 @@ fn row(name: &str, value: &str, limit: &str) {
 }
 
 fn main() {
-    let folder = Folder::new();
+    let folder = Folder::below(env!("CARGO_TARGET_TMPDIR"));
     let saving = Instant::now();
     let mut agents = STORED.map(|stored| {
         let mut agent = open(&folder.file(&stored.to_string()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bigbird::{EpochIndex, SiteId, Timestamp};
-use bigbird_attribution::{Budget, Site, State};
+use bigbird_user_agent::{Budget, Site, State};
 
 use crate::error::{Problem, StoreError};
 use crate::log;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use bigbird::{Capacities, Capacity, EpochIndex, MicroEpsilon, Timestamp};
-use bigbird_attribution::{Setup, State};
+use bigbird_user_agent::{Setup, State};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::{Damage, Problem};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bigbird_user_agent::protocol::Reason;
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
 use thiserror::Error;
@@ -198,5 +199,11 @@ impl Problem {
             io::ErrorKind::AlreadyExists => Self::Exists,
             _ => Self::Io { operation, source },
         }
+    }
+}
+
+impl Reason for StoreError {
+    fn reason(&self) -> &'static str {
+        self.problem().name()
     }
 }

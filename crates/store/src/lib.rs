@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use bigbird::{Profile, Timestamp};
-//! use bigbird_attribution::{Call, Config, ImpressionOptions, Randomness, UserAgent};
+//! use bigbird_user_agent::{Call, Config, ImpressionOptions, Randomness, UserAgent};
 //! use bigbird_store::{SqliteStore, StoreOptions};
 //!
 //! # struct Half;

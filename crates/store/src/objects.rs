@@ -3,7 +3,7 @@
 
 use bigbird::attribution::{Credit, ObjectParts, Support};
 use bigbird::{AttributionObject, EpochIndex, SiteId};
-use bigbird_attribution::{SharedConversion, StoredObject};
+use bigbird_user_agent::{SharedConversion, StoredObject};
 use rusqlite::{Connection, Row as Found, params};
 
 use crate::device::Device;

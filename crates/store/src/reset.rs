@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use bigbird::{EpochIndex, Timestamp};
-use bigbird_attribution::State;
+use bigbird_user_agent::State;
 
 use crate::device::Device;
 use crate::error::{Problem, StoreError};

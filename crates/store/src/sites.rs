@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use bigbird::{Filter, SiteId};
-use bigbird_attribution::Site;
+use bigbird_user_agent::Site;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Problem;

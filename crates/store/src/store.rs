@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bigbird::StoreLimits;
-use bigbird_attribution::Storage;
+use bigbird_user_agent::Storage;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 

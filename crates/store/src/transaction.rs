@@ -8,7 +8,7 @@ use bigbird::{
     Filter, Impression, LedgerStore, LedgerView, MicroEpsilon, Refusal, Relevant, SiteId,
     Timestamp, UserAction,
 };
-use bigbird_attribution::{SharedConversion, Site, State, StoredObject, Transaction};
+use bigbird_user_agent::{SharedConversion, Site, State, StoredObject, Transaction};
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
 

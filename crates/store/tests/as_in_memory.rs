@@ -5,11 +5,11 @@
 mod common;
 
 use bigbird::{Decision, Profile, Timestamp};
-use bigbird_attribution::{
+use bigbird_user_agent::{
     Answer, Call, ConversionOptions, ImpressionOptions, Memory, Querier, SharedAnswer,
     SharedConversion, Storage, Transaction as _, UserAgent,
 };
-use common::{DAY, Folder, SERVICE, Sequence, by, config, consumed, open, options};
+use common::{DAY, SERVICE, Sequence, by, config, consumed, folder, open, options};
 use proptest::prelude::*;
 
 /// Something that happens, at an hour.
@@ -262,7 +262,7 @@ fn fates(decision: &Decision) -> String {
 }
 
 fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     let mut config = config(profile, limit);
     config.max_shared_conversions = 2;

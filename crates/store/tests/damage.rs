@@ -7,9 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bigbird::{Profile, Timestamp};
-use bigbird_attribution::{AgentError, Config, OpenError, UserAgent};
 use bigbird_store::{Damage, Problem, SqliteStore, StoreError, StoreOptions, backup, check, reset};
-use common::{Agent, DAY, Folder, Sequence, by, by_hand, config, consumed, live, measure, open};
+use bigbird_user_agent::{AgentError, Config, OpenError, UserAgent};
+use common::{
+    Agent, DAY, Folder, Sequence, by, by_hand, config, consumed, folder, live, measure, open,
+};
 use rusqlite::Connection;
 
 const PAGE: usize = 4096;
@@ -67,7 +69,7 @@ fn use_it(path: &Path, config: &Config) -> Result<Seen, StoreError> {
 /// Uses damaged copies of a store. Each gives an error, or what the intact one gives; says how many
 /// gave an error.
 fn damaged(copies: impl IntoIterator<Item = Vec<u8>>) -> usize {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, config) = sample(&folder);
     let intact = fs::read(&path).unwrap();
     let expected = use_it(&path, &config).unwrap();
@@ -92,7 +94,7 @@ fn damaged(copies: impl IntoIterator<Item = Vec<u8>>) -> usize {
 }
 
 fn sample_size() -> usize {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, _) = sample(&folder);
     fs::metadata(path).unwrap().len().try_into().unwrap()
 }
@@ -132,7 +134,7 @@ fn a_flipped_bit_anywhere_is_an_error_or_does_not_matter() {
 
 #[test]
 fn a_file_that_is_cut_off_is_an_error() {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, config) = sample(&folder);
     let intact = fs::read(&path).unwrap();
     let cut = folder.file("cut");
@@ -151,7 +153,7 @@ fn a_file_that_is_cut_off_is_an_error() {
 
 #[test]
 fn what_is_no_store_is_left_alone() {
-    let folder = Folder::new();
+    let folder = folder();
     let options = StoreOptions::default();
     let path = folder.file("file");
     for content in [
@@ -196,7 +198,7 @@ fn what_is_no_store_is_left_alone() {
 }
 
 fn problem_after(change: &str) -> Option<String> {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, config) = sample(&folder);
     let hand = by_hand(&path);
     let changed = hand.execute(change, []).unwrap();
@@ -281,7 +283,7 @@ fn rows_that_were_altered_by_hand_are_noticed() {
     }
     // Without the row's own checksum, and without the digest, a program would take the first of
     // these for the truth.
-    let folder = Folder::new();
+    let folder = folder();
     let (path, _) = sample(&folder);
     let hand = by_hand(&path);
     hand.execute("DELETE FROM filter WHERE kind = 1", [])
@@ -297,7 +299,7 @@ fn rows_that_were_altered_by_hand_are_noticed() {
 /// Rows exchanged for those of an older copy: each is intact.
 #[test]
 fn rows_of_an_older_copy_are_noticed() {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, config) = sample(&folder);
     let old = folder.file("old");
     backup(&path, &old).unwrap();
@@ -323,7 +325,7 @@ fn impressions_that_were_altered_are_noticed_when_they_are_read() {
         "UPDATE impression SET audience = x''",
         "UPDATE impression SET user_action = 9",
     ] {
-        let folder = Folder::new();
+        let folder = folder();
         let (path, config) = sample(&folder);
         by_hand(&path).execute(change, []).unwrap();
         let problem = check(&path).unwrap_err();
@@ -340,7 +342,7 @@ fn impressions_that_were_altered_are_noticed_when_they_are_read() {
         "DELETE FROM crowd",
         "UPDATE epoch_size SET impressions = 1",
     ] {
-        let folder = Folder::new();
+        let folder = folder();
         let (path, _) = sample(&folder);
         by_hand(&path).execute(change, []).unwrap();
         let error = check(&path).unwrap_err();
@@ -354,7 +356,7 @@ fn impressions_that_were_altered_are_noticed_when_they_are_read() {
 /// A program that does not know page checksums breaks them.
 #[test]
 fn a_store_that_another_program_wrote_is_noticed() {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, config) = sample(&folder);
     let plain = Connection::open(&path).unwrap();
     plain
@@ -377,7 +379,7 @@ fn a_newer_schema_is_refused() {
 }
 
 fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, _) = sample(&folder);
     connect(&path)
         .pragma_update(None, "user_version", 99)
@@ -397,7 +399,7 @@ fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
 fn spend_more(agent: &mut Agent, conversions: u64) -> Vec<Budgets> {
     let mut history = vec![consumed(&agent.budgets().unwrap())];
     for number in 0..conversions {
-        let options = bigbird_attribution::ImpressionOptions::new(2);
+        let options = bigbird_user_agent::ImpressionOptions::new(2);
         let at = 115 * DAY + i64::try_from(number).unwrap();
         let site = format!("fresh-{number}.example");
         let seen = by(&site, 800 + number, at);
@@ -430,7 +432,7 @@ fn budgets(path: &Path, config: &Config) -> Result<Budgets, StoreError> {
 #[test]
 fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
     const FRAME: usize = PAGE + 24;
-    let folder = Folder::new();
+    let folder = folder();
     let (image, config, history) = in_use(&folder, 6);
     let (file, log) = (fs::read(&image).unwrap(), fs::read(log_of(&image)).unwrap());
     let restore = |log: &[u8]| {
@@ -524,7 +526,7 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
 /// A log without its store would be taken for that of a new one.
 #[test]
 fn a_store_is_not_created_beside_an_old_log() {
-    let folder = Folder::new();
+    let folder = folder();
     let (image, _, _) = in_use(&folder, 1);
     fs::remove_file(&image).unwrap();
     let error = SqliteStore::open_or_create(&image, &StoreOptions::default()).unwrap_err();
@@ -541,9 +543,9 @@ fn a_store_is_not_created_beside_an_old_log() {
 #[test]
 fn a_reset_brings_no_budget_back() {
     for damage in [None, Some(50)] {
-        let folder = Folder::new();
+        let folder = folder();
         let (path, config) = sample(&folder);
-        let options = bigbird_attribution::ImpressionOptions::new(1);
+        let options = bigbird_user_agent::ImpressionOptions::new(1);
         if let Some(place) = damage {
             let mut content = fs::read(&path).unwrap();
             content[place] ^= 1;
@@ -587,7 +589,7 @@ fn a_reset_brings_no_budget_back() {
 /// Who has the old store open when it is replaced does not go on with it.
 #[test]
 fn a_reset_is_noticed_by_who_has_the_store_open() {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, config) = sample(&folder);
     let mut agent = open(&path, &config);
     let _ = measure(&mut agent, &by("shop-0.example", 700, 113 * DAY), 0.1).unwrap();
@@ -604,7 +606,7 @@ fn a_reset_is_noticed_by_who_has_the_store_open() {
 
 #[test]
 fn a_copy_is_a_store() {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, config) = sample(&folder);
     let copy = folder.file("copy");
     backup(&path, &copy).unwrap();
@@ -625,7 +627,7 @@ fn a_copy_is_a_store() {
 /// Something that goes wrong while a store is opened after a crash does not cost it its log.
 #[test]
 fn an_error_while_opening_loses_nothing() {
-    let folder = Folder::new();
+    let folder = folder();
     let (image, config, history) = in_use(&folder, 3);
     let mut index = image.as_os_str().to_owned();
     index.push("-shm");
@@ -639,7 +641,7 @@ fn an_error_while_opening_loses_nothing() {
 /// A reset that was interrupted left a text in the place of the store: another goes on with it.
 #[test]
 fn an_interrupted_reset_is_taken_up() {
-    let folder = Folder::new();
+    let folder = folder();
     let (path, config) = sample(&folder);
     let mut agent = open(&path, &config);
     agent.set_enabled(false).unwrap();
@@ -664,8 +666,8 @@ fn an_interrupted_reset_is_taken_up() {
 #[test]
 fn a_transaction_that_failed_cannot_be_finished() {
     use bigbird::{Changes, Filter, LedgerStore as _, LedgerView as _};
-    use bigbird_attribution::{Storage as _, Transaction as _};
-    let folder = Folder::new();
+    use bigbird_user_agent::{Storage as _, Transaction as _};
+    let folder = folder();
     let (path, config) = sample(&folder);
     let mut agent = open(&path, &config);
     // Behind its back, while it is open.

@@ -9,12 +9,12 @@ use bigbird::{
     Admission, Admit, Capacity, Changes, Charge, Check, CommitError, EpochIndex, Filter,
     LedgerStore as _, LedgerView as _, MicroEpsilon, Profile, Refusal, Timestamp, UserAction,
 };
-use bigbird_attribution::{
+use bigbird_store::{Problem, SqliteStore, SqliteTransaction, StoreOptions, check};
+use bigbird_user_agent::{
     ConversionOptions, ImpressionOptions, Localhost, SharedConversion, Site, Storage as _,
     Transaction as _,
 };
-use bigbird_store::{Problem, SqliteStore, SqliteTransaction, StoreOptions, check};
-use common::{Agent, DAY, Folder, SERVICE, by, config, live, open};
+use common::{Agent, DAY, Folder, SERVICE, by, config, folder, live, open};
 
 const E: EpochIndex = EpochIndex(3);
 
@@ -52,7 +52,7 @@ fn refused(result: Result<(), CommitError<bigbird_store::StoreError>>) -> Refusa
 
 #[test]
 fn charges_are_made_all_or_none() {
-    let folder = Folder::new();
+    let folder = folder();
     let mut store = store(&folder);
     let mut tx = store.begin().unwrap();
     let shop = tx
@@ -99,7 +99,7 @@ fn charges_are_made_all_or_none() {
 
 #[test]
 fn a_transaction_that_is_dropped_never_happened() {
-    let folder = Folder::new();
+    let folder = folder();
     let mut store = store(&folder);
     let mut tx = store.begin().unwrap();
     tx.commit(&charges(&[charge(E, Filter::Global, 7)]))
@@ -116,7 +116,7 @@ fn a_transaction_that_is_dropped_never_happened() {
 
 #[test]
 fn what_was_pruned_pays_nothing_and_admits_nobody() {
-    let folder = Folder::new();
+    let folder = folder();
     let mut store = store(&folder);
     let mut tx = store.begin().unwrap();
     let site = tx.site_id(&Site::from_stored("shop.example")).unwrap();
@@ -155,7 +155,7 @@ fn what_was_pruned_pays_nothing_and_admits_nobody() {
 
 #[test]
 fn a_site_stays_closed_until_the_later_epoch() {
-    let folder = Folder::new();
+    let folder = folder();
     let mut store = store(&folder);
     let mut tx = store.begin().unwrap();
     let site = tx.site_id(&Site::from_stored("shop.example")).unwrap();
@@ -172,7 +172,7 @@ fn a_site_stays_closed_until_the_later_epoch() {
 /// for it.
 #[test]
 fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     let mut config = config(Profile::BigBird, 1000);
     config.max_shared_conversions = 5;
@@ -210,7 +210,7 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     tx.finish().unwrap();
     assert_eq!(check(&path).unwrap().objects, 0);
     // To whoever comes for a share, it is as if nothing had been attributed.
-    let call = bigbird_attribution::Call {
+    let call = bigbird_user_agent::Call {
         intermediary: Some("ads.example"),
         ..by("shop-1.example", 201, 112 * DAY)
     };
@@ -228,7 +228,7 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
 /// What the user forgets is in none of the files any more, and they become small again.
 #[test]
 fn what_is_forgotten_is_gone_from_the_disk() {
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     let mut agent = open(&path, &config(Profile::BigBird, 100_000));
     let options = ImpressionOptions {
@@ -268,7 +268,7 @@ fn what_is_forgotten_is_gone_from_the_disk() {
 /// Two at once: the second waits, and says for how long it did if it was in vain.
 #[test]
 fn a_locked_store_is_waited_for() {
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     let mut first = store(&folder);
     let impatient = StoreOptions {
@@ -289,7 +289,7 @@ fn a_locked_store_is_waited_for() {
 /// A store that several processes create at once is created once.
 #[test]
 fn a_store_is_created_once() {
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -315,7 +315,7 @@ fn a_store_is_created_once() {
 #[test]
 fn a_store_is_its_owners_and_looking_leaves_no_trace() {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     let agent = open(&path, &config(Profile::BigBird, 100));
     for entry in fs::read_dir(path.parent().unwrap()).unwrap() {
@@ -334,7 +334,7 @@ fn a_store_is_its_owners_and_looking_leaves_no_trace() {
 /// Rows that are longer than a page, when they are read again from the file.
 #[test]
 fn long_rows_come_back() {
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     let mut config = config(Profile::BigBird, 1000);
     let policy = config.policy.to_builder().domain_cap(200);
@@ -363,7 +363,7 @@ fn long_rows_come_back() {
     let later = Timestamp(i64::MAX);
     let shared = created.unwrap().shared.release(call.now, later).unwrap();
     for sharer in &sharers {
-        let call = bigbird_attribution::Call {
+        let call = bigbird_user_agent::Call {
             intermediary: Some(sharer),
             ..call
         };
@@ -391,7 +391,7 @@ fn long_rows_come_back() {
 /// whenever it is looked at, and in the end all of it is in the file.
 #[test]
 fn many_at_once_never_make_a_store_look_damaged() {
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     let config = config(Profile::BigBird, 1000);
     drop(open(&path, &config));
@@ -431,7 +431,7 @@ fn many_at_once_never_make_a_store_look_damaged() {
 /// The mark that there is a log reaches the file also if somebody is in the way at first.
 #[test]
 fn a_log_is_missed_whoever_was_in_the_way() {
-    let folder = Folder::new();
+    let folder = folder();
     let path = folder.file("store");
     let config = config(Profile::BigBird, 1000);
     drop(open(&path, &config));

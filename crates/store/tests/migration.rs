@@ -7,12 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bigbird::{Policy, Profile, Timestamp};
-use bigbird_attribution::{
+use bigbird_store::{Contents, SqliteStore, StoreOptions, check};
+use bigbird_user_agent::{
     Action, Call, Config, ConversionOptions, SharedConversion, Storage as _, Transaction as _,
     UserAgent,
 };
-use bigbird_store::{Contents, SqliteStore, StoreOptions, check};
-use common::{Agent, DAY, Folder, SERVICE, Sequence, by, consumed};
+use common::{Agent, DAY, Folder, SERVICE, Sequence, by, consumed, folder};
 
 /// Every version before this one, closed and killed.
 const OLD: [&str; 2] = ["v1", "v1-killed"];
@@ -83,7 +83,7 @@ fn conversion(epsilon: f64, callers: &[&str]) -> ConversionOptions {
 #[test]
 fn nothing_is_refunded() {
     for name in OLD {
-        let folder = Folder::new();
+        let folder = folder();
         let path = copy(&folder, name);
         let mut agent = open(&path);
         assert_eq!(consumed(&agent.budgets().unwrap()), before(name), "{name}");
@@ -108,7 +108,7 @@ fn nothing_is_refunded() {
 #[test]
 fn shared_conversions_of_the_first_version_end() {
     for name in OLD {
-        let folder = Folder::new();
+        let folder = folder();
         let path = copy(&folder, name);
         let mut agent = open(&path);
         let take = |agent: &mut Agent, number: u128, site: &str| {
@@ -142,7 +142,7 @@ fn shared_conversions_of_the_first_version_end() {
 #[test]
 fn user_actions_are_not_numbered_again() {
     for name in OLD {
-        let folder = Folder::new();
+        let folder = folder();
         let mut agent = open(&copy(&folder, name));
         let action = agent.begin_user_action(Timestamp(116 * DAY)).unwrap();
         let shown = format!("{action:?}");
@@ -161,7 +161,7 @@ fn damage_is_not_migrated_away() {
         "UPDATE filter SET consumed = consumed - 1",
     ];
     for sql in damages {
-        let folder = Folder::new();
+        let folder = folder();
         let path = copy(&folder, "v1");
         // The library registers the layer of page checksums when it opens its first store.
         drop(SqliteStore::open(copy(&folder, "v1-killed"), &StoreOptions::default()).unwrap());

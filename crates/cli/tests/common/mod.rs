@@ -2,37 +2,17 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use bigbird_testing::Folder;
 use serde_json::{Value, json};
 
 pub(crate) const SERVICE: &str = "https://agg.example";
 
 /// A folder that goes away with the test.
-#[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("cli-{}-{count}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+pub(crate) fn folder() -> Folder {
+    Folder::below(env!("CARGO_TARGET_TMPDIR"))
 }
 
 /// Runs the command with arguments that have no spaces.
@@ -141,17 +121,4 @@ pub(crate) fn convert(seconds: i64, action: u64, site: &str, epsilon: f64) -> Va
         "site": site,
         "options": {"aggregationService": SERVICE, "histogramSize": 5, "epsilon": epsilon},
     })
-}
-
-/// A small source of numbers that are the same each time.
-#[derive(Debug)]
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % bound
-    }
 }

@@ -1,55 +1,23 @@
 //! What the tests of the store share.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
 use bigbird::{Capacities, Capacity, MicroEpsilon, Profile, StoreLimits, Timestamp};
-use bigbird_attribution::{
+use bigbird_store::{SqliteStore, StoreOptions};
+pub(crate) use bigbird_testing::Folder;
+use bigbird_user_agent::{
     Action, Budget, Call, Config, ConversionOptions, ImpressionOptions, Randomness, Storage,
     UserAgent,
 };
-use bigbird_store::{SqliteStore, StoreOptions};
 use rusqlite::{Connection, OpenFlags};
 
 pub(crate) const SERVICE: &str = "https://agg.example";
 pub(crate) const DAY: i64 = 86_400_000;
 
 /// A folder that goes away with the test.
-#[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        Self::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
-    }
-
-    /// In memory, where the system has a place for that: for tests that are not about the disk.
-    pub(crate) fn in_memory() -> Self {
-        let memory = Path::new("/dev/shm");
-        match memory.is_dir() {
-            true => Self::below(memory),
-            false => Self::new(),
-        }
-    }
-
-    fn below(parent: &Path) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("bigbird-store-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+pub(crate) fn folder() -> Folder {
+    Folder::below(env!("CARGO_TARGET_TMPDIR"))
 }
 
 /// Numbers that are the same each time.
@@ -157,7 +125,7 @@ pub(crate) fn measure<S: Storage, R: Randomness>(
     agent: &mut UserAgent<S, R>,
     call: &Call<'_>,
     epsilon: f64,
-) -> Result<Vec<u32>, bigbird_attribution::AgentError<S::Error>> {
+) -> Result<Vec<u32>, bigbird_user_agent::AgentError<S::Error>> {
     let options = ConversionOptions {
         epsilon,
         value: 3,

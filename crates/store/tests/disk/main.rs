@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use bigbird::{Profile, Timestamp};
-use bigbird_attribution::{AgentError, Config, ConversionOptions, SharedConversion};
 use bigbird_store::{Problem, SqliteStore, StoreOptions};
-use common::{Agent, DAY, Folder, SERVICE, by, config, consumed, live, measure, open};
+use bigbird_user_agent::{AgentError, Config, ConversionOptions, SharedConversion};
+use common::{Agent, DAY, Folder, SERVICE, by, config, consumed, folder, live, measure, open};
 use recorder::{Log, Operation};
 use rusqlite::ffi;
 
@@ -72,7 +72,7 @@ fn use_once(agent: &mut Agent, step: u64, at: i64) {
     match step {
         // A report that is shared, from the object that `live` left.
         3 => {
-            let share = bigbird_attribution::Call {
+            let share = bigbird_user_agent::Call {
                 intermediary: Some("ads.example"),
                 ..by("shop-1.example", 300, at)
             };
@@ -86,7 +86,7 @@ fn use_once(agent: &mut Agent, step: u64, at: i64) {
         }
         4 => agent.storage_mut().checkpoint().unwrap(),
         6 => {
-            let options = bigbird_attribution::ImpressionOptions::new(1);
+            let options = bigbird_user_agent::ImpressionOptions::new(1);
             let calls = (0..20).map(|number| (by("news-9.example", 400 + number, at), &options));
             let saved = agent.save_impressions(calls).unwrap();
             assert!(saved.iter().all(Result::is_ok));
@@ -95,7 +95,7 @@ fn use_once(agent: &mut Agent, step: u64, at: i64) {
         10 => agent.maintain(Timestamp(at + 3 * DAY)).unwrap(),
         // A new epoch's impressions, so that there is something to charge.
         1 | 7 | 11 => {
-            let options = bigbird_attribution::ImpressionOptions::new(2);
+            let options = bigbird_user_agent::ImpressionOptions::new(2);
             let call = by("news-2.example", 500 + step, at);
             agent.save_impression(&call, &options).unwrap();
         }
@@ -203,7 +203,7 @@ fn cut_everywhere(recording: &Recording, config: &Config, flaw: Option<Flaw>) ->
                     of_file.entry(path).or_default().push(operation);
                 }
             }
-            let folder = Folder::new();
+            let folder = folder();
             let image = folder.file("store");
             let mut main = Some(recording.before.clone());
             for (path, operations) in of_file {
@@ -236,7 +236,7 @@ fn survives(
     let store = SqliteStore::open(image, &StoreOptions::default());
     let store = store.map_err(|error| error.problem().to_string())?;
     let randomness = common::Sequence::default();
-    let agent = bigbird_attribution::UserAgent::new(config.clone(), store, randomness);
+    let agent = bigbird_user_agent::UserAgent::new(config.clone(), store, randomness);
     let mut agent = agent.map_err(|error| error.to_string())?;
     let found = consumed(&agent.budgets().map_err(|error| error.to_string())?);
     let mut answered = recording.answered.iter();
@@ -253,7 +253,7 @@ fn survives(
 #[test]
 fn a_power_cut_at_any_write_loses_no_answered_deduction() {
     let _turn = TURN.lock();
-    let folder = Folder::new();
+    let folder = folder();
     let config = config(Profile::BigBird, 1000);
     let recording = record(&folder, &config);
     let flushes = |log: &Log| {
@@ -270,7 +270,7 @@ fn a_power_cut_at_any_write_loses_no_answered_deduction() {
 #[test]
 fn a_store_that_does_not_flush_is_caught() {
     let _turn = TURN.lock();
-    let folder = Folder::new();
+    let folder = folder();
     let config = config(Profile::BigBird, 1000);
     let recording = record(&folder, &config);
     let wrong = cut_everywhere(&recording, &config, Some(Flaw::NoFlush));
@@ -282,7 +282,7 @@ fn a_store_that_does_not_flush_is_caught() {
 fn a_conversion_is_one_flush() {
     let _turn = TURN.lock();
     recorder::install();
-    let folder = Folder::new();
+    let folder = folder();
     let path: PathBuf = folder.file("store");
     let config = config(Profile::BigBird, 1000);
     let mut agent = open(&path, &config);
@@ -307,7 +307,7 @@ fn a_conversion_is_one_flush() {
         let _ = measure(agent, &by("shop-0.example", 601, at), 0.05).unwrap();
     };
     assert_eq!(flushes(&mut agent, &mut disabled), 1);
-    let options = bigbird_attribution::ImpressionOptions::new(2);
+    let options = bigbird_user_agent::ImpressionOptions::new(2);
     let mut save = |agent: &mut Agent| {
         agent
             .save_impression(&by("news.example", 602, at), &options)
@@ -345,12 +345,12 @@ fn a_disk_that_fails_at_any_write_releases_nothing() {
     ] {
         let mut failures = 0;
         for successes in 0.. {
-            let folder = Folder::new();
+            let folder = folder();
             let path = folder.file("store");
             let config = config(Profile::BigBird, 1000);
             let mut agent = open(&path, &config);
             live(&mut agent);
-            let options = bigbird_attribution::ImpressionOptions::new(2);
+            let options = bigbird_user_agent::ImpressionOptions::new(2);
             let at = 115 * DAY;
             agent
                 .save_impression(&by("fresh.example", 600, at), &options)

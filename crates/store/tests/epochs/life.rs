@@ -7,7 +7,7 @@ use bigbird::{
     Capacity, Decision, DepletedSites, Epsilon, Fate, Histogram, MicroEpsilon, Profile,
     SiteCharging, StoreLimits, Timestamp,
 };
-use bigbird_attribution::{
+use bigbird_user_agent::{
     Action, Answer, Call, Config, ConversionOptions, Explanation, Held, ImpressionOptions, Querier,
     Randomness, SharedConversion, Storage, Transaction as _, UserAgent,
 };

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bigbird::{EpochIndex, Filter, Impression, LedgerView as _, SiteId};
-use bigbird_attribution::{Memory, SharedConversion, State, Storage, Transaction};
 use bigbird_store::SqliteStore;
+use bigbird_user_agent::{Memory, SharedConversion, State, Storage, Transaction};
 use rusqlite::Connection;
 
 use crate::common;
@@ -58,7 +58,7 @@ fn look_through<S: Storage>(storage: &mut S) -> (Looked, BTreeMap<SiteId, String
     let mut names = BTreeMap::new();
     for site in 0..crate::life::SITES {
         let site = format!("site-{site}.example");
-        let parsed = bigbird_attribution::Site::from_stored(site.clone());
+        let parsed = bigbird_user_agent::Site::from_stored(site.clone());
         if let Some(id) = tx.find_site(&parsed).unwrap() {
             if let Some(until) = tx.closed_until(id).unwrap() {
                 looked

@@ -22,8 +22,8 @@ mod world;
 use std::collections::BTreeMap;
 
 use bigbird::{Capacity, EpochIndex};
-use bigbird_attribution::{Config, Storage, UserAgent};
 use bigbird_store::SqliteStore;
+use bigbird_user_agent::{Config, Storage, UserAgent};
 use common::{Folder, options};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -46,10 +46,10 @@ trait Home {
 struct InMemory;
 
 impl Home for InMemory {
-    type Store = bigbird_attribution::Memory;
+    type Store = bigbird_user_agent::Memory;
 
     fn open(&mut self, config: &Config) -> Self::Store {
-        bigbird_attribution::Memory::new(&config.policy, config.store_limits)
+        bigbird_user_agent::Memory::new(&config.policy, config.store_limits)
     }
 
     fn reopen(&mut self, store: Self::Store, _: &Config) -> Self::Store {

@@ -9,7 +9,7 @@ use bigbird::{
     Filter, FilterKind, Impression, LedgerStore, LedgerView, Relevant, SiteId, Timestamp,
     UserAction,
 };
-use bigbird_attribution::{SharedConversion, Site, State, Storage, StoredObject, Transaction};
+use bigbird_user_agent::{SharedConversion, Site, State, Storage, StoredObject, Transaction};
 
 use crate::common::DAY;
 

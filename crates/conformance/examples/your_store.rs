@@ -1,0 +1,19 @@
+//! Every vector on a store of your own.
+//!
+//! ```sh
+//! cargo run -p bigbird-conformance --example your_store
+//! ```
+
+use bigbird_conformance::{RunError, Tally, vectors};
+use bigbird_user_agent::Memory;
+
+fn main() -> Result<(), RunError> {
+    let tally = Tally::of(&vectors(), |case| {
+        // Under the profile of the case, on an empty store: here the one in memory.
+        case.run_on(None, |config| {
+            Ok(Memory::new(&config.policy, config.store_limits))
+        })
+    })?;
+    print!("{tally}");
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! Cases: what a line of a `.jsonl` file holds.
+
+use bigbird::Profile;
+use bigbird::attribution::allocate_credit;
+use bigbird_user_agent::{
+    Config, ConversionOptions, ImpressionOptions, Localhost, Memory, Site, Storage,
+    parse_measure_conversion, parse_save_impression,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::scenario::{RunError, Scenario};
+
+/// One thing to check.
+#[derive(Debug, Clone)]
+pub enum Case {
+    /// A history of calls.
+    Scenario(Box<Scenario>),
+    /// A header to parse.
+    Header(HeaderCase),
+    /// Credit to allocate.
+    Credit(CreditCase),
+    /// A site to parse.
+    Site(SiteCase),
+}
+
+/// A header with what it parses to.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeaderCase {
+    header: String,
+    value: String,
+    base_url: Option<String>,
+    expected: Value,
+}
+
+/// Credit with what it is allocated to.
+#[derive(Debug, Clone, Deserialize)]
+pub struct CreditCase {
+    credit: Vec<f64>,
+    value: u32,
+    fraction: Option<f64>,
+    fractions: Option<Vec<f64>>,
+    expected: Vec<u32>,
+}
+
+/// A host with its site.
+#[derive(Debug, Clone, Deserialize)]
+pub struct SiteCase {
+    input: String,
+    expected: Value,
+}
+
+/// Something that came out otherwise than expected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mismatch {
+    /// Where, such as `event 3 (measureConversion at 17 s)`.
+    pub at: String,
+    /// What was expected.
+    pub expected: String,
+    /// What came.
+    pub got: String,
+}
+
+impl Case {
+    /// Reads a case from a line of a `.jsonl` file. The keys tell what it is.
+    ///
+    /// # Errors
+    /// If it is no JSON, or no case.
+    pub fn parse(line: &str) -> Result<Self, serde_json::Error> {
+        let value: Value = serde_json::from_str(line)?;
+        let has = |key| value.get(key).is_some();
+        if has("header") {
+            serde_json::from_value(value).map(Self::Header)
+        } else if has("credit") {
+            serde_json::from_value(value).map(Self::Credit)
+        } else if has("input") {
+            serde_json::from_value(value).map(Self::Site)
+        } else if has("events") {
+            let scenario: Scenario = serde_json::from_value(value)?;
+            scenario.check()?;
+            Ok(Self::Scenario(Box::new(scenario)))
+        } else {
+            let why = "no case: it has none of the keys events, header, credit, input";
+            Err(serde::de::Error::custom(why))
+        }
+    }
+
+    /// Its name, if it has one.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Scenario(scenario) => scenario.name.clone(),
+            Self::Header(case) => format!("{}: {}", case.header, case.value),
+            Self::Credit(case) => format!("credit {:?} of {}", case.credit, case.value),
+            Self::Site(case) => format!("site {:?}", case.input),
+        }
+    }
+
+    /// Runs it, in memory. A scenario is played under `profile`, or under its own if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be run: an unknown profile, say.
+    pub fn run(&self, profile: Option<Profile>) -> Result<Vec<Mismatch>, RunError> {
+        self.run_on(profile, |config| {
+            Ok(Memory::new(&config.policy, config.store_limits))
+        })
+    }
+
+    /// Runs it, a scenario on a store that is empty.
+    ///
+    /// # Errors
+    /// If it cannot be run: an unknown profile, say, or there is no store.
+    pub fn run_on<S: Storage>(
+        &self,
+        profile: Option<Profile>,
+        storage: impl FnOnce(&Config) -> Result<S, RunError>,
+    ) -> Result<Vec<Mismatch>, RunError> {
+        match self {
+            Self::Scenario(scenario) => scenario.run_on(&mut scenario.player_on(profile, storage)?),
+            Self::Header(case) => case.run(),
+            Self::Credit(case) => Ok(case.run()),
+            Self::Site(case) => Ok(case.run()),
+        }
+    }
+}
+
+impl HeaderCase {
+    fn run(&self) -> Result<Vec<Mismatch>, RunError> {
+        let parsed = match self.header.to_ascii_lowercase().as_str() {
+            "save-impression" => parse_save_impression(self.value.as_bytes())
+                .map(|options| impression_json(&options)),
+            "measure-conversion" => {
+                let base = self.base_url.as_deref().unwrap_or("https://base.example/");
+                let base = Url::parse(base)
+                    .map_err(|error| RunError::new(format!("baseUrl {base}: {error}")))?;
+                parse_measure_conversion(self.value.as_bytes(), &base)
+                    .map(|(options, url)| conversion_json(&options, &url))
+            }
+            other => return Err(RunError::new(format!("there is no header {other}"))),
+        };
+        let expects_error = self.expected.get("error").is_some();
+        let same = match &parsed {
+            Err(_) => expects_error,
+            Ok((got, defaults)) => !expects_error && present(&self.expected, got, defaults),
+        };
+        if same {
+            return Ok(Vec::new());
+        }
+        Ok(vec![Mismatch {
+            at: self.header.clone(),
+            expected: self.expected.to_string(),
+            got: match parsed {
+                Ok((got, _)) => got.to_string(),
+                Err(error) => error.to_string(),
+            },
+        }])
+    }
+}
+
+/// The options of a header, and which of them are defaults.
+fn impression_json(options: &ImpressionOptions) -> (Value, Value) {
+    let json = |options: &ImpressionOptions| {
+        json!({
+            "histogramIndex": options.histogram_index,
+            "matchValue": options.match_value,
+            "conversionSites": options.conversion_sites,
+            "conversionCallers": options.conversion_callers,
+            "lifetimeDays": options.lifetime_days,
+            "priority": options.priority,
+        })
+    };
+    let defaults = ImpressionOptions::new(options.histogram_index);
+    (json(options), json(&defaults))
+}
+
+fn conversion_json(options: &ConversionOptions, url: &Url) -> (Value, Value) {
+    let json = |options: &ConversionOptions| {
+        json!({
+            "aggregationService": options.aggregation_service,
+            "histogramSize": options.histogram_size,
+            "epsilon": options.epsilon,
+            "lookbackDays": options.lookback_days,
+            "matchValues": options.match_values,
+            "impressionSites": options.impression_sites,
+            "impressionCallers": options.impression_callers,
+            "credit": options.credit,
+            "value": options.value,
+            "maxValue": options.max_value,
+            "reportUrl": url.as_str(),
+        })
+    };
+    let service = options.aggregation_service.clone();
+    let defaults = ConversionOptions::new(service, options.histogram_size);
+    (json(options), json(&defaults))
+}
+
+/// Whether every expected key has its value, and every other its default.
+fn present(expected: &Value, got: &Value, defaults: &Value) -> bool {
+    let (Some(expected), Some(got)) = (expected.as_object(), got.as_object()) else {
+        return false;
+    };
+    expected.keys().all(|key| got.contains_key(key))
+        && got.iter().all(|(key, value)| {
+            let wanted = expected.get(key).or(defaults.get(key));
+            wanted.is_some_and(|wanted| equal(wanted, value))
+        })
+}
+
+/// Equality of JSON in which 1 is 1.0.
+fn equal(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
+        }
+        _ => a == b,
+    }
+}
+
+impl CreditCase {
+    fn run(&self) -> Vec<Mismatch> {
+        let mut draws = self.fractions.clone().unwrap_or_default().into_iter();
+        let constant = self.fraction.unwrap_or_default();
+        let draw = || draws.next().unwrap_or(constant);
+        let got = allocate_credit(&self.credit, self.value, draw);
+        mismatch("credit", format!("{:?}", self.expected), format!("{got:?}"))
+    }
+}
+
+impl SiteCase {
+    fn run(&self) -> Vec<Mismatch> {
+        let got = match Site::parse(&self.input, Localhost::Refused) {
+            Ok(site) => json!(site.as_str()),
+            Err(_) => json!({"error": "SyntaxError"}),
+        };
+        mismatch("site", self.expected.to_string(), got.to_string())
+    }
+}
+
+fn mismatch(at: &str, expected: String, got: String) -> Vec<Mismatch> {
+    if expected == got {
+        return Vec::new();
+    }
+    vec![Mismatch {
+        at: at.to_owned(),
+        expected,
+        got,
+    }]
+}

@@ -1,0 +1,59 @@
+//! Cases are read, run, and found to differ when they do.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+
+use bigbird_conformance::Case;
+
+/// The examples of `docs/vectors.md` are cases, and pass.
+#[test]
+fn the_documented_examples_pass() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vectors.md");
+    let text = fs::read_to_string(page).unwrap();
+    let examples: Vec<&str> = text.lines().filter(|line| line.starts_with('{')).collect();
+    assert_eq!(examples.len(), 4);
+    for line in examples {
+        assert_eq!(
+            Case::parse(line).unwrap().run(None),
+            Ok(Vec::new()),
+            "{line}"
+        );
+    }
+}
+
+/// A vector that expects something else is found to differ.
+#[test]
+fn a_wrong_expectation_is_noticed() {
+    let wrong = [
+        r#"{"input": "www.a.example", "expected": "b.example"}"#,
+        r#"{"credit": [1, 1], "value": 4, "fraction": 0.5, "expected": [3, 1]}"#,
+        r#"{"header": "Save-Impression", "value": "histogram-index=1", "expected": {"error": true}}"#,
+        r#"{"header": "Save-Impression", "value": "histogram-index=1, priority=2",
+            "expected": {"histogramIndex": 1}}"#,
+        r#"{"header": "Save-Impression", "value": "histogram-index=1",
+            "expected": {"histogramIndex": 1, "priority": 2}}"#,
+    ];
+    for line in wrong {
+        let case = Case::parse(line).unwrap();
+        assert_eq!(case.run(None).unwrap().len(), 1, "{line}");
+    }
+}
+
+#[test]
+fn what_is_no_case_is_an_error() {
+    for line in [
+        "",
+        "{}",
+        "[]",
+        "{\"events\": 3}",
+        "{\"header\": 1}",
+        "{\"credit\": []}",
+    ] {
+        assert!(Case::parse(line).is_err(), "{line}");
+    }
+    let unknown = r#"{"name": "x", "profile": "nobody", "events": []}"#;
+    let error = Case::parse(unknown).unwrap().run(None).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("there is no profile `nobody`"), "{error}");
+}

@@ -1,0 +1,549 @@
+//! The paper's algorithm, read literally: everything in plain lists and maps, every impression looked
+//! at for every request.
+//!
+//! It is the oracle of the differential tests of [`bigbird`], the baseline of its benchmark, and what
+//! the auditor stands on. It can be told to have a [`Flaw`]: for each property that the real device must
+//! have there is a flaw that breaks it, and a test that the property notices.
+//!
+//! ```
+//! use bigbird::Profile;
+//! use bigbird_reference::{Ad, Ask, Flaw, Reference};
+//!
+//! let ad = Ad { site: 1, action: 1, timestamp: 10, ..Ad::default() };
+//! let ask = Ask { querier: 2, conversion_site: 2, callers: vec![2], action: 2, now: 20, ..Ask::default() };
+//!
+//! let mut sound = Reference::new(Profile::BigBird.policy(), 1000, None);
+//! sound.save(0, &ad);
+//! assert_eq!(sound.ask(&ask).histogram, [1]);
+//!
+//! // The same conversion by the user action that saved the impression matches nothing, unless ...
+//! let own = Ask { action: 1, ..ask };
+//! let mut flawed = Reference::new(Profile::BigBird.policy(), 1000, Some(Flaw::OwnAction));
+//! flawed.save(0, &ad);
+//! assert_eq!((sound.ask(&own).histogram, flawed.ask(&own).histogram), (vec![0], vec![1]));
+//! ```
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bigbird::attribution::allocate_credit;
+use bigbird::{
+    Arithmetic, DepletedSites, Filter, FilterKind, GlobalCharging, Policy, SiteCharging, SiteId,
+    UserAction,
+};
+
+/// A saved impression. Sites and actions are plain numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ad {
+    /// Where it was shown.
+    pub site: u32,
+    /// Who saved it, if not the site.
+    pub intermediary: Option<u32>,
+    /// The user action that caused it.
+    pub action: u64,
+    /// When it was saved.
+    pub timestamp: i64,
+    /// The last moment at which it can match.
+    pub expires: i64,
+    /// A number that requests can select it by.
+    pub match_value: u32,
+    /// The bucket that its credit goes to.
+    pub index: u32,
+    /// Higher priorities get credit first.
+    pub priority: i32,
+    /// Who may measure it; everyone if empty.
+    pub conversion_sites: Vec<u32>,
+    /// Who may call for that; everyone if empty.
+    pub conversion_callers: Vec<u32>,
+}
+
+impl Default for Ad {
+    /// An impression of site 0 at time 0 that anyone may measure, and that never expires.
+    fn default() -> Self {
+        Self {
+            site: 0,
+            intermediary: None,
+            action: 0,
+            timestamp: 0,
+            expires: i64::MAX,
+            match_value: 0,
+            index: 0,
+            priority: 0,
+            conversion_sites: Vec::new(),
+            conversion_callers: Vec::new(),
+        }
+    }
+}
+
+/// A request for a report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    /// Who receives the report, and whose budget pays.
+    pub querier: u32,
+    /// Where the conversion happened.
+    pub conversion_site: u32,
+    /// Who calls: one, or several as for an attribution object.
+    pub callers: Vec<u32>,
+    /// The user action that caused it.
+    pub action: u64,
+    /// The first epoch of the window.
+    pub earliest: i64,
+    /// The last epoch of the window.
+    pub current: i64,
+    /// Epochs before are not read, the user having cleared the history.
+    pub readable_from: i64,
+    /// The moment of the request.
+    pub now: i64,
+    /// Impressions before this moment do not match.
+    pub not_before: i64,
+    /// Only impressions on these sites match; on any if empty.
+    pub impression_sites: Vec<u32>,
+    /// Only impressions that these saved match; whoever saved them if empty.
+    pub impression_callers: Vec<u32>,
+    /// Only impressions with these match values match; with any if empty.
+    pub match_values: Vec<u32>,
+    /// How credit is divided.
+    pub credit: Vec<f64>,
+    /// The value of the conversion.
+    pub value: u32,
+    /// The largest value that a conversion can have.
+    pub max_value: u32,
+    /// The epsilon, in µε.
+    pub epsilon_micro: u64,
+    /// How many buckets the histogram has.
+    pub size: u32,
+    /// The random numbers of this report, over and over.
+    pub draws: Vec<f64>,
+}
+
+impl Default for Ask {
+    /// A conversion of value 1 at time 0 over epoch 0, for a histogram of one bucket, with ε = 1.
+    fn default() -> Self {
+        Self {
+            querier: 0,
+            conversion_site: 0,
+            callers: vec![0],
+            action: 0,
+            earliest: 0,
+            current: 0,
+            readable_from: i64::MIN,
+            now: 0,
+            not_before: i64::MIN,
+            impression_sites: Vec::new(),
+            impression_callers: Vec::new(),
+            match_values: Vec::new(),
+            credit: vec![1.0],
+            value: 1,
+            max_value: 1,
+            epsilon_micro: 1_000_000,
+            size: 1,
+            draws: Vec::new(),
+        }
+    }
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The report.
+    pub histogram: Vec<u32>,
+    /// What happened in each epoch that could be read.
+    pub epochs: Vec<EpochAnswer>,
+}
+
+/// What came of one epoch of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochAnswer {
+    /// Which epoch.
+    pub epoch: i64,
+    /// How many impressions matched.
+    pub matched: usize,
+    /// Whether every filter paid.
+    pub passed: bool,
+    /// What each filter was asked to pay, and paid if the epoch passed.
+    pub charges: BTreeMap<Filter, u64>,
+}
+
+/// A mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// A filter pays as long as anything is left of it.
+    Overdraft,
+    /// Filters pay one after the other, and nobody takes back what was paid when one refuses.
+    HalfPaid,
+    /// The equal parts of the impression sites are rounded down.
+    PartsRoundedDown,
+    /// One limit for the impressions of all epochs.
+    SharedLimit,
+    /// The user-action budget counts over all epochs (the appendix's faulty form).
+    ActionBudgetOverEpochs,
+    /// Whether a window has one epoch is decided by what is stored.
+    SingleByStored,
+    /// A request matches what its own user action saved.
+    OwnAction,
+    /// The domain cap admits one site too many.
+    CapOffByOne,
+    /// Depleted impression-site quotas are left out instead of refusing.
+    LenientImpressionSites,
+    /// Depleted conversion-site quotas are left out instead of refusing.
+    LenientConversionSites,
+    /// A null report has no buckets.
+    EmptyNull,
+    /// The report that is released is drawn anew, after another was paid for (the draft).
+    DrawnAgain,
+    /// A window of which only one epoch is readable counts as a window of one epoch.
+    SingleByReadable,
+    /// A pruned epoch is as good as new.
+    PruningRefunds,
+    /// A device that is used for another keeps what the first one spent.
+    ResetKeepsBudgets,
+    /// In a window of one epoch several impression sites pay the worst case, however little the
+    /// epoch pays (the paper's literal rule).
+    FreeDenial,
+}
+
+/// The paper's algorithm on one device, literally, perhaps with a flaw.
+#[derive(Debug, Clone)]
+pub struct Reference {
+    policy: Policy,
+    limit: usize,
+    flaw: Option<Flaw>,
+    /// Every stored impression, with its epoch, in the order of saving.
+    pub ads: Vec<(i64, Ad)>,
+    /// What each filter has consumed, by epoch, in µε.
+    pub consumed: BTreeMap<(i64, Filter), u64>,
+    /// The sites that each user action was admitted to, by action and epoch.
+    pub accessed: BTreeMap<(u64, i64), BTreeSet<u32>>,
+    over_epochs: BTreeMap<u64, u64>,
+    first_epoch: i64,
+    first_open_action: u64,
+}
+
+impl Reference {
+    /// A new device under a policy, which keeps so many impressions an epoch.
+    pub fn new(policy: Policy, limit: usize, flaw: Option<Flaw>) -> Self {
+        Self {
+            policy,
+            limit,
+            flaw,
+            ads: Vec::new(),
+            consumed: BTreeMap::new(),
+            accessed: BTreeMap::new(),
+            over_epochs: BTreeMap::new(),
+            first_epoch: i64::MIN,
+            first_open_action: 0,
+        }
+    }
+
+    /// Forgets the epochs before one; they pay nothing any more.
+    pub fn prune_before(&mut self, epoch: i64) {
+        self.ads.retain(|(other, _)| *other >= epoch);
+        self.consumed.retain(|(other, _), _| *other >= epoch);
+        self.accessed.retain(|(_, other), _| *other >= epoch);
+        if self.flaw != Some(Flaw::PruningRefunds) {
+            self.first_epoch = self.first_epoch.max(epoch);
+        }
+    }
+
+    /// Removes the impressions on a site.
+    pub fn remove_site(&mut self, site: u32) {
+        self.ads.retain(|(_, ad)| ad.site != site);
+    }
+
+    /// Ends the user actions with smaller ids.
+    pub fn end_user_actions_before(&mut self, action: u64) {
+        self.first_open_action = self.first_open_action.max(action);
+        self.accessed.retain(|(other, _), _| *other >= action);
+    }
+
+    /// Makes it a new device.
+    pub fn reset(&mut self) {
+        let fresh = Self::new(self.policy.clone(), self.limit, self.flaw);
+        let spent = std::mem::replace(self, fresh).consumed;
+        if self.flaw == Some(Flaw::ResetKeepsBudgets) {
+            self.consumed = spent;
+        }
+    }
+
+    /// Saves an impression in an epoch.
+    pub fn save(&mut self, epoch: i64, ad: &Ad) {
+        if epoch < self.first_epoch || !self.admit(ad.action, epoch, ad.site) {
+            return;
+        }
+        self.ads.push((epoch, ad.clone()));
+        let crowded = |other: i64| epoch == other || self.flaw == Some(Flaw::SharedLimit);
+        let in_epoch: Vec<usize> = (0..self.ads.len())
+            .filter(|&at| crowded(self.ads[at].0))
+            .collect();
+        if in_epoch.len() > self.limit {
+            let mut by_site: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+            for at in in_epoch {
+                by_site.entry(self.ads[at].1.site).or_default().push(at);
+            }
+            let largest = by_site
+                .values()
+                .max_by_key(|ads| (ads.len(), std::cmp::Reverse(ads[0])));
+            if let Some(&oldest) = largest.and_then(|ads| ads.first()) {
+                self.ads.remove(oldest);
+            }
+        }
+    }
+
+    /// Answers a request, and pays for it.
+    pub fn ask(&mut self, ask: &Ask) -> Answer {
+        let mut single = ask.earliest == ask.current;
+        if self.flaw == Some(Flaw::SingleByStored) {
+            let stored = |epoch| !self.matching(ask, epoch).is_empty();
+            single = (ask.earliest..=ask.current).filter(|&e| stored(e)).count() <= 1;
+        }
+        let readable = ask.readable_from.max(ask.earliest)..=ask.current;
+        if self.flaw == Some(Flaw::SingleByReadable) {
+            single = readable.clone().count() == 1;
+        }
+        let mut kept: Vec<(i64, usize)> = Vec::new();
+        let mut epochs = Vec::new();
+        let mut over_action_budget = false;
+        for epoch in readable {
+            let mut answer = EpochAnswer {
+                epoch,
+                matched: 0,
+                passed: false,
+                charges: BTreeMap::new(),
+            };
+            let kept_epoch = epoch >= self.first_epoch;
+            if kept_epoch && self.admit(ask.action, epoch, ask.conversion_site) {
+                let mut matching = self.matching(ask, epoch);
+                answer.matched = matching.len();
+                let mut charges = self.charges(ask, single, &matching);
+                let mut depleted = false;
+                if self.policy.depleted_sites() == DepletedSites::DropSite {
+                    loop {
+                        let kept = matching.iter().copied().filter(|&at| {
+                            let filter = Filter::ImpressionSite(SiteId(self.ads[at].1.site));
+                            let asked = charges.get(&filter).copied().unwrap_or(0);
+                            self.fits(epoch, filter, asked)
+                        });
+                        let kept: Vec<usize> = kept.collect();
+                        if kept.is_empty() {
+                            depleted = !matching.is_empty();
+                            break;
+                        }
+                        if kept.len() == matching.len() {
+                            break;
+                        }
+                        matching = kept;
+                        charges = self.charges(ask, single, &matching);
+                    }
+                }
+                if !matching.is_empty() {
+                    answer.passed = !depleted && self.pay(epoch, &charges);
+                    answer.charges = charges;
+                    if self.flaw == Some(Flaw::ActionBudgetOverEpochs) {
+                        over_action_budget |= self.over_action_budget(ask, &answer.charges);
+                    }
+                }
+                if answer.passed {
+                    kept.extend(matching.into_iter().map(|at| (epoch, at)));
+                }
+            }
+            epochs.push(answer);
+        }
+        if over_action_budget {
+            kept.clear();
+            epochs.iter_mut().for_each(|epoch| epoch.passed = false);
+        }
+        let kept: Vec<usize> = kept.into_iter().map(|(_, at)| at).collect();
+        let mut released = ask.clone();
+        if self.flaw == Some(Flaw::DrawnAgain) {
+            released.draws.rotate_left(1);
+        }
+        let mut histogram = self.attribute(&released, &kept);
+        if self.flaw == Some(Flaw::EmptyNull) && kept.is_empty() {
+            histogram.clear();
+        }
+        Answer { histogram, epochs }
+    }
+
+    fn admit(&mut self, action: u64, epoch: i64, site: u32) -> bool {
+        let Some(cap) = self.policy.domain_cap() else {
+            return true;
+        };
+        if action < self.first_open_action {
+            return false;
+        }
+        let slack = u32::from(self.flaw == Some(Flaw::CapOffByOne));
+        let accessed = self.accessed.entry((action, epoch)).or_default();
+        if !accessed.contains(&site) && accessed.len() >= (cap.get() + slack) as usize {
+            return false;
+        }
+        accessed.insert(site);
+        true
+    }
+
+    /// The ads of an epoch that match, by position.
+    fn matching(&self, ask: &Ask, epoch: i64) -> Vec<usize> {
+        fn any_or<T: PartialEq>(list: &[T], item: &T) -> bool {
+            list.is_empty() || list.contains(item)
+        }
+        let own = self.policy.matches_own_action() || self.flaw == Some(Flaw::OwnAction);
+        let matches = |ad: &Ad| {
+            ad.timestamp <= ask.now
+                && ad.timestamp >= ask.not_before
+                && ad.expires >= ask.now
+                && any_or(&ad.conversion_sites, &ask.conversion_site)
+                && ask
+                    .callers
+                    .iter()
+                    .any(|caller| any_or(&ad.conversion_callers, caller))
+                && any_or(&ask.match_values, &ad.match_value)
+                && any_or(&ask.impression_sites, &ad.site)
+                && any_or(&ask.impression_callers, &ad.intermediary.unwrap_or(ad.site))
+                && (own || ad.action != ask.action)
+        };
+        (0..self.ads.len())
+            .filter(|&at| self.ads[at].0 == epoch && matches(&self.ads[at].1))
+            .collect()
+    }
+
+    /// What each filter is asked to pay for an epoch with these ads.
+    fn charges(&self, ask: &Ask, single: bool, ads: &[usize]) -> BTreeMap<Filter, u64> {
+        let mut charges = BTreeMap::new();
+        if ads.is_empty() {
+            return charges;
+        }
+        let loss = |sensitivity| self.loss(ask, sensitivity);
+        let worst_case = 2 * u64::from(ask.value);
+        let report = self.attribute(ask, ads);
+        let norm: u64 = report.iter().map(|&value| u64::from(value)).sum();
+        let querier = loss(if single { norm } else { worst_case });
+        let shared = match self.policy.global_charging() {
+            GlobalCharging::Individual => querier,
+            GlobalCharging::WorstCase => loss(worst_case),
+        };
+        let sites: BTreeSet<u32> = ads.iter().map(|&at| self.ads[at].1.site).collect();
+        let count = sites.len() as u64;
+        let rule = match self.policy.site_charging() {
+            SiteCharging::Full if self.flaw == Some(Flaw::FreeDenial) => SiteCharging::Paper,
+            rule => rule,
+        };
+        let of_site = match rule {
+            SiteCharging::Uniform if self.flaw == Some(Flaw::PartsRoundedDown) => shared / count,
+            SiteCharging::Uniform => shared.div_ceil(count),
+            SiteCharging::Full if single => shared,
+            SiteCharging::Paper if single && count == 1 => shared,
+            SiteCharging::Full | SiteCharging::Paper => loss(worst_case),
+        };
+        charges.insert(Filter::Querier(SiteId(ask.querier)), querier);
+        charges.insert(Filter::Global, shared);
+        charges.insert(Filter::ConversionSite(SiteId(ask.conversion_site)), shared);
+        charges.insert(Filter::UserAction(UserAction(ask.action)), shared);
+        for site in sites {
+            charges.insert(Filter::ImpressionSite(SiteId(site)), of_site);
+        }
+        charges.retain(|filter, amount| *amount > 0 && self.capacity(*filter).is_some());
+        charges
+    }
+
+    fn loss(&self, ask: &Ask, sensitivity: u64) -> u64 {
+        if sensitivity == 0 {
+            return 0;
+        }
+        match self.policy.arithmetic() {
+            Arithmetic::Exact => {
+                let product = u128::from(ask.epsilon_micro) * u128::from(sensitivity);
+                let lost = product.div_ceil(2 * u128::from(ask.max_value).max(1));
+                u64::try_from(lost).unwrap_or(u64::MAX)
+            }
+            Arithmetic::Double => {
+                let scale = 2.0 * f64::from(ask.max_value) / (ask.epsilon_micro as f64 / 1e6);
+                let lost = (sensitivity as f64 / scale * 1e6).ceil();
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "it is not negative, and the cast saturates"
+                )]
+                let lost = lost as u64;
+                lost.max(1)
+            }
+        }
+    }
+
+    fn capacity(&self, filter: Filter) -> Option<u64> {
+        let capacity = self.policy.capacities().of(filter.kind());
+        capacity.amount().map(bigbird::MicroEpsilon::get)
+    }
+
+    fn fits(&self, epoch: i64, filter: Filter, asked: u64) -> bool {
+        let consumed = self.consumed.get(&(epoch, filter)).copied().unwrap_or(0);
+        match self.capacity(filter) {
+            None => true,
+            Some(capacity) if self.flaw == Some(Flaw::Overdraft) => consumed < capacity,
+            Some(capacity) => consumed + asked <= capacity,
+        }
+    }
+
+    fn pay(&mut self, epoch: i64, charges: &BTreeMap<Filter, u64>) -> bool {
+        let lenient = |filter: Filter| match self.flaw {
+            Some(Flaw::LenientImpressionSites) => filter.kind() == FilterKind::ImpressionSite,
+            Some(Flaw::LenientConversionSites) => filter.kind() == FilterKind::ConversionSite,
+            Some(Flaw::ActionBudgetOverEpochs) => filter.kind() == FilterKind::UserAction,
+            _ => false,
+        };
+        let mut payable = Vec::new();
+        let mut all = true;
+        for (&filter, &amount) in charges {
+            if self.fits(epoch, filter, amount) {
+                payable.push((filter, amount));
+            } else if !lenient(filter) {
+                all = false;
+                if self.flaw == Some(Flaw::HalfPaid) {
+                    break;
+                }
+            }
+        }
+        if all || self.flaw == Some(Flaw::HalfPaid) {
+            for (filter, amount) in payable {
+                *self.consumed.entry((epoch, filter)).or_default() += amount;
+            }
+        }
+        all
+    }
+
+    /// The appendix's faulty listing: one sum over all epochs, and over it no report at all.
+    fn over_action_budget(&mut self, ask: &Ask, charges: &BTreeMap<Filter, u64>) -> bool {
+        let filter = Filter::UserAction(UserAction(ask.action));
+        let Some(capacity) = self.capacity(filter) else {
+            return false;
+        };
+        let consumed = self.over_epochs.entry(ask.action).or_default();
+        let asked = charges.get(&filter).copied().unwrap_or(0);
+        if *consumed + asked > capacity {
+            return true;
+        }
+        *consumed += asked;
+        false
+    }
+
+    fn attribute(&self, ask: &Ask, ads: &[usize]) -> Vec<u32> {
+        let mut histogram = vec![0; ask.size as usize];
+        let mut sorted: Vec<(i64, usize, &Ad)> = ads
+            .iter()
+            .map(|&at| (self.ads[at].0, at, &self.ads[at].1))
+            .collect();
+        sorted.sort_by_key(|(epoch, at, ad)| (ad.priority, ad.timestamp, *epoch, *at));
+        sorted.reverse();
+        sorted.truncate(ask.credit.len());
+        if sorted.is_empty() {
+            return histogram;
+        }
+        let mut draws = ask.draws.iter().copied().cycle();
+        let draw = || draws.next().unwrap_or(0.5);
+        let parts = allocate_credit(&ask.credit[..sorted.len()], ask.value, draw);
+        for ((_, _, ad), part) in sorted.into_iter().zip(parts) {
+            if let Some(bucket) = histogram.get_mut(ad.index as usize) {
+                *bucket += part;
+            }
+        }
+        histogram
+    }
+}

@@ -1,0 +1,111 @@
+//! The user agent on its durable store, as a browser would embed it.
+//!
+//! ```sh
+//! cargo run -p bigbird-store --example browser
+//! ```
+
+use std::error::Error;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use bigbird::{Profile, Timestamp};
+use bigbird_store::{SqliteStore, StoreOptions};
+use bigbird_user_agent::{
+    Call, Config, ConversionOptions, ImpressionOptions, Randomness, UserAgent,
+};
+
+/// Randomness from the operating system; a browser has its own.
+struct System;
+
+impl System {
+    fn bits() -> u64 {
+        // Every `RandomState` has new random keys.
+        use std::hash::{BuildHasher as _, RandomState};
+        RandomState::new().hash_one(0)
+    }
+
+    fn fraction() -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+        let number = (Self::bits() >> 11) as f64;
+        number / (1_u64 << 53) as f64
+    }
+}
+
+impl Randomness for System {
+    fn epoch_start(&mut self) -> f64 {
+        Self::fraction()
+    }
+
+    fn credit(&mut self) -> f64 {
+        Self::fraction()
+    }
+
+    fn handle(&mut self, _: u64) -> u128 {
+        u128::from(Self::bits()) << 64 | u128::from(Self::bits())
+    }
+}
+
+fn now() -> Result<Timestamp, Box<dyn Error>> {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(Timestamp(i64::try_from(elapsed.as_millis())?))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let path = std::env::temp_dir().join(format!("bigbird-browser-{}", std::process::id()));
+
+    // Once, when the browser starts: a store that cannot be used is an error, never replaced.
+    let store = SqliteStore::open_or_create(&path, &StoreOptions::default())?;
+    let config = Config::new(Profile::BigBird).with_service("https://agg.example");
+    let mut agent = UserAgent::new(config, store, System)?;
+
+    // The user clicks a link to a news site, which shows an ad in a frame of an ad-tech company.
+    let click = agent.begin_user_action(now()?)?;
+    let ad = Call {
+        intermediary: Some("ads.example"),
+        ..Call::new("www.news.example", now()?).by(click)
+    };
+    agent.save_impression(&ad, &ImpressionOptions::new(3))?;
+
+    // Later the user buys something. The page gets its answer at a fixed time after the call,
+    // whatever was stored, spent or switched off.
+    let click = agent.begin_user_action(now()?)?;
+    let bought = Call::new("shop.example", now()?).by(click);
+    let called = Instant::now();
+    let options = ConversionOptions {
+        epsilon: 0.25,
+        ..ConversionOptions::new("https://agg.example", 5)
+    };
+    let answer = agent.measure_conversion(&bought, &options)?;
+    // From here on the charge is on the disk, also if the power fails.
+    let ready = Timestamp(bought.now.0 + i64::try_from(called.elapsed().as_millis())?);
+    let release = answer.report.release_at(ready);
+    println!(
+        "the page is answered {} ms after its call",
+        release.0 - bought.now.0
+    );
+    if let Ok(report) = answer.report.release(ready, release) {
+        // A browser encrypts it here, and nobody sees it.
+        println!("report {:?}", report.buckets());
+    }
+
+    // What a page of the browser's own may show the user.
+    for budget in agent.budgets()? {
+        let balance = budget.balance;
+        println!(
+            "epoch {}: {budget} {} of {} consumed",
+            budget.epoch, balance.consumed, balance.capacity
+        );
+    }
+
+    // The user clears everything: traces go, and nothing that was spent comes back.
+    agent.clear_browsing_history(&[], true, now()?)?;
+    let again = agent.measure_conversion(&bought, &options)?;
+    println!(
+        "after clearing, {} epochs are read",
+        again.decision.epochs().count()
+    );
+
+    // When the browser ends. If it crashes instead, nothing is lost either.
+    agent.into_storage().close()?;
+    std::fs::remove_file(&path)?;
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! Answers as JSON.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use bigbird::{Cause, Fate, Filter, FilterKind, Histogram, MicroEpsilon};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::agent::Budget;
+use crate::error::{AgentError, ApiError};
+use crate::explain::{Explanation, ShareRefusal};
+use crate::shared::SharedConversion;
+
+/// An answer, as an object.
+#[derive(Debug, Clone)]
+pub struct Answer(Map<String, Value>);
+
+impl Answer {
+    fn of(value: Value) -> Self {
+        match value {
+            Value::Object(fields) => Self(fields),
+            _ => Self(Map::new()),
+        }
+    }
+
+    /// It is done, and durable.
+    pub fn done() -> Self {
+        Self::of(json!({"ok": true}))
+    }
+
+    /// A line that is no request.
+    pub fn malformed(why: &str) -> Self {
+        Self::of(json!({"ok": false, "error": "MalformedRequest", "message": why}))
+    }
+
+    /// A call that a page must be told is wrong, in the words of the W3C's tests.
+    pub fn rejected(error: &ApiError) -> Self {
+        let mut answer = Self::of(json!({"ok": false}));
+        match ErrorName::from(error) {
+            ErrorName::Plain(name) => answer.set("error", json!(name)),
+            ErrorName::DomException { error, name } => {
+                answer.set("error", json!(error));
+                answer.set("name", json!(name));
+            }
+        }
+        answer.set("message", json!(error.to_string()));
+        answer
+    }
+
+    /// A call that failed. If it was the store, the page is not to learn of it.
+    pub fn failed<E: Reason>(error: &AgentError<E>) -> Self {
+        match error {
+            AgentError::Api(error) => Self::rejected(error),
+            AgentError::Store(error) => Self::of(json!({
+                "ok": false,
+                "error": "StoreError",
+                "reason": error.reason(),
+                "message": error.to_string(),
+            })),
+        }
+    }
+
+    /// The answer to a conversion, with its histogram if that is to be seen.
+    pub fn report(histogram: Option<&Histogram>) -> Self {
+        let mut answer = Self::done();
+        if let Some(histogram) = histogram {
+            answer.set("histogram", json!(histogram.buckets()));
+        }
+        answer
+    }
+
+    /// The answer to a shared conversion that was created.
+    pub fn shared(shared: Option<SharedConversion>) -> Self {
+        let mut answer = Self::done();
+        if let Some(shared) = shared {
+            answer.set("shared", json!(shared));
+        }
+        answer
+    }
+
+    /// Every filter that was charged.
+    pub fn budgets(budgets: &[Budget]) -> Self {
+        let mut answer = Self::done();
+        answer.set("budgets", budgets.iter().map(budget_json).collect());
+        answer
+    }
+
+    /// Why a conversion would give what it would give, which is there only if it is to be seen.
+    pub fn explanation(explanation: &Explanation, shows_histograms: bool) -> Self {
+        let epochs: Vec<Value> = explanation
+            .epochs
+            .iter()
+            .map(|epoch| {
+                let filters: Vec<Value> = epoch
+                    .filters
+                    .iter()
+                    .map(|filter| {
+                        let mut fields = budget_json(&Budget {
+                            epoch: epoch.epoch,
+                            filter: filter.check.filter,
+                            site: filter.site.clone(),
+                            balance: filter.check.balance,
+                        });
+                        fields["asked"] = json!(filter.check.asked.get());
+                        fields["shortBy"] = json!(filter.check.short_by().get());
+                        fields
+                    })
+                    .collect();
+                json!({
+                    "epoch": epoch.epoch,
+                    "matched": epoch.matched,
+                    "passed": epoch.fate == Fate::Passed,
+                    "cause": match epoch.fate {
+                        Fate::Dropped(cause) => json!(cause_name(cause)),
+                        _ => Value::Null,
+                    },
+                    "filters": filters,
+                    "largestEpsilon": epoch.largest_epsilon.map(MicroEpsilon::to_epsilon),
+                })
+            })
+            .collect();
+        let mut explained = Self::of(json!({
+            "enabled": explanation.enabled,
+            "readableFrom": explanation.readable_from,
+            "closed": explanation.closed.as_ref().map(ToString::to_string),
+            "cause": match explanation.cause {
+                Some(cause) => Some(cause_name(cause)),
+                None if !explanation.enabled => Some("disabled"),
+                None => match explanation.share_refusal {
+                    Some(ShareRefusal::Unknown) => Some("unknownShare"),
+                    Some(ShareRefusal::Unfit) => Some("unfitShare"),
+                    None if explanation.nothing_readable() => Some("cleared"),
+                    None => None,
+                },
+            },
+            "epochs": epochs,
+        }));
+        if let Some(report) = explanation.report.as_ref().filter(|_| shows_histograms) {
+            explained.set("histogram", json!(report.buckets()));
+        }
+        let mut answer = Self::done();
+        answer.set("explanation", Value::Object(explained.0));
+        answer
+    }
+
+    fn set(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_owned(), value);
+    }
+
+    /// The same answer with what the sender tells its request by.
+    #[must_use]
+    pub fn with_id(mut self, id: Option<Value>) -> Self {
+        if let Some(id) = id {
+            self.set("id", id);
+        }
+        self
+    }
+
+    /// The line, with its end.
+    pub fn line(self) -> String {
+        Value::Object(self.0).to_string() + "\n"
+    }
+}
+
+/// Why a store failed, in a word.
+pub trait Reason: std::error::Error {
+    /// The word.
+    fn reason(&self) -> &'static str;
+}
+
+impl Reason for Infallible {
+    fn reason(&self) -> &'static str {
+        match *self {}
+    }
+}
+
+/// An error as JSON: a JavaScript error by its name, a `DOMException` as an object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ErrorName {
+    /// A plain JavaScript error.
+    Plain(String),
+    /// A `DOMException`.
+    DomException {
+        /// Always `DOMException`.
+        error: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl From<&ApiError> for ErrorName {
+    fn from(error: &ApiError) -> Self {
+        if error.is_dom_exception() {
+            Self::DomException {
+                error: "DOMException".to_owned(),
+                name: error.name().to_owned(),
+            }
+        } else {
+            Self::Plain(error.name().to_owned())
+        }
+    }
+}
+
+impl fmt::Display for ErrorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(name) => f.write_str(name),
+            Self::DomException { name, .. } => f.write_str(name),
+        }
+    }
+}
+
+/// A filter with what it holds, in µε.
+pub fn budget_json(budget: &Budget) -> Value {
+    let mut fields = Map::new();
+    fields.insert("epoch".to_owned(), json!(budget.epoch));
+    fields.insert(
+        "filter".to_owned(),
+        json!(filter_name(budget.filter.kind())),
+    );
+    if let Some(site) = &budget.site {
+        fields.insert("site".to_owned(), json!(site.as_str()));
+    }
+    if let Filter::UserAction(action) = budget.filter {
+        fields.insert("userAction".to_owned(), json!(action.0));
+    }
+    let capacity = budget.balance.capacity.amount().map(MicroEpsilon::get);
+    fields.insert("consumed".to_owned(), json!(budget.balance.consumed.get()));
+    fields.insert("capacity".to_owned(), json!(capacity));
+    Value::Object(fields)
+}
+
+/// The name of a kind of filter, as everywhere in JSON.
+pub fn filter_name(kind: FilterKind) -> &'static str {
+    match kind {
+        FilterKind::Querier => "querier",
+        FilterKind::Global => "global",
+        FilterKind::ImpressionSite => "impressionSite",
+        FilterKind::ConversionSite => "conversionSite",
+        FilterKind::UserAction => "userAction",
+    }
+}
+
+fn cause_name(cause: Cause) -> &'static str {
+    match cause {
+        Cause::DomainCap => "domainCap",
+        Cause::Filter(kind) => filter_name(kind),
+        Cause::Pruned => "pruned",
+    }
+}

@@ -1,0 +1,17 @@
+//! The JSON protocol: requests, answers, and serving a stream of them.
+//!
+//! A browser, a native-messaging host, a binding or a test drives a user agent by lines of JSON;
+//! `docs/agent.md` describes them. [`Request`] is a call, [`Player`] makes it, [`Line`] and [`Answer`]
+//! are what goes over the wire, and [`serve`] answers lines until the input ends.
+
+mod answer;
+mod line;
+mod player;
+mod request;
+mod serve;
+
+pub use answer::{Answer, ErrorName, Reason, budget_json, filter_name};
+pub use line::{Asked, Line};
+pub use player::{Outcome, Player};
+pub use request::{CallerInput, ConversionInput, ImpressionInput, Numbered, QuerierInput, Request};
+pub use serve::{Serving, StreamClock, serve};

@@ -1,0 +1,812 @@
+//! What `big-bird` has beyond the draft: shared conversions, user actions, explanations.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use bigbird::attribution::Touch;
+use bigbird::{
+    Admission, AttributionQuery, Balance, Cause, Changes, Check, CommitError, EpochIndex,
+    EventStore, Fate, Filter, FilterKind, Impression, LedgerStore, LedgerView, MicroEpsilon,
+    Profile, Relevant, SiteId, Timestamp, UserAction,
+};
+use bigbird_user_agent::protocol::{Player, Request};
+use bigbird_user_agent::{
+    Action, AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
+    MemoryTransaction, Querier, ShareRefusal, SharedConversion, Site, State, Storage, StoredObject,
+    Transaction, UserAgent,
+};
+use common::{Agent, Half, SERVICE, agent, at, handle, measure, released};
+
+fn save(agent: &mut Agent, site: &str, by: Option<&str>, index: u32, seconds: i64) {
+    let Ok(action) = agent.begin_user_action(at(seconds));
+    let call = Call {
+        intermediary: by,
+        ..Call::new(site, at(seconds)).by(action)
+    };
+    let options = ImpressionOptions::new(index);
+    agent.save_impression(&call, &options).unwrap();
+}
+
+/// A conversion of value 4 of 8 over a month, divided evenly over the last two impressions.
+fn options(epsilon: f64) -> ConversionOptions {
+    ConversionOptions {
+        epsilon,
+        value: 4,
+        max_value: 8,
+        credit: vec![1.0, 1.0],
+        ..ConversionOptions::new(SERVICE, 3)
+    }
+}
+
+fn own_ads(adtech: &str, epsilon: f64) -> ConversionOptions {
+    ConversionOptions {
+        impression_callers: vec![adtech.to_owned()],
+        ..options(epsilon)
+    }
+}
+
+fn share(
+    agent: &mut Agent,
+    call: &Call<'_>,
+    options: &ConversionOptions,
+    participants: &[&str],
+) -> SharedConversion {
+    let created = agent.create_shared_conversion(call, options, participants);
+    handle(created.unwrap())
+}
+
+fn take(agent: &mut Agent, conversion: SharedConversion, adtech: &str, seconds: i64) -> Vec<u32> {
+    let call = Call {
+        intermediary: Some(adtech),
+        ..Call::new("shop.example", at(seconds))
+    };
+    let answer = agent.take_share(conversion, &call, &own_ads(adtech, 0.5));
+    released(answer.unwrap())
+}
+
+fn consumed(agent: &mut Agent, filter: impl Fn(SiteId) -> Filter, site: &str) -> u64 {
+    let Ok(tx) = agent.storage_mut().begin();
+    let site = Site::from_stored(site);
+    let Ok(id) = tx.find_site(&site);
+    let filter = filter(id.unwrap());
+    let views = agent.storage().ledger().epochs();
+    let filters = views.flat_map(|view| view.filters());
+    let of = filters.filter(|(other, _)| *other == filter);
+    of.map(|(_, balance)| balance.consumed.get()).sum()
+}
+
+/// The paper's example of two intermediaries: each gets the credit of its own ads, each pays from
+/// its own budget, and the shared filters pay once.
+#[test]
+fn intermediaries_share_one_attribution() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+    save(&mut agent, "blog.example", Some("adtech2.example"), 1, 2);
+    let call = Call::new("shop.example", at(3));
+    let both = ["adtech.example", "adtech2.example"];
+    let conversion = share(&mut agent, &call, &options(0.5), &both);
+    assert_eq!(take(&mut agent, conversion, "adtech.example", 4), [2, 0, 0]);
+    assert_eq!(
+        take(&mut agent, conversion, "adtech2.example", 5),
+        [0, 2, 0]
+    );
+    assert_eq!(
+        take(&mut agent, conversion, "adtech.example", 6),
+        [0, 0, 0],
+        "taken"
+    );
+    let loss = 250_000;
+    for adtech in both {
+        assert_eq!(consumed(&mut agent, Filter::Querier, adtech), loss);
+    }
+    assert_eq!(
+        consumed(&mut agent, |_| Filter::Global, "shop.example"),
+        loss
+    );
+    let of_shop = consumed(&mut agent, Filter::ConversionSite, "shop.example");
+    assert_eq!(of_shop, loss);
+    assert_eq!(consumed(&mut agent, Filter::Querier, "shop.example"), 0);
+}
+
+#[test]
+fn shares_are_for_participants_of_an_existing_conversion() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+    let call = Call::new("shop.example", at(3));
+    let only = ["adtech.example"];
+    let conversion = share(&mut agent, &call, &options(0.5), &only);
+    assert_eq!(take(&mut agent, conversion, "other.example", 4), [0, 0, 0]);
+    let Ok(()) = agent.clear_impressions_for_site("cdn.adtech.example");
+    assert_eq!(
+        take(&mut agent, conversion, "adtech.example", 5),
+        [0, 0, 0],
+        "forgotten"
+    );
+
+    // While disabled there is a conversion to share, of which nothing comes; it looks the same.
+    let Ok(()) = agent.set_enabled(false);
+    let none = share(&mut agent, &call, &options(0.5), &only);
+    assert_ne!(none, conversion);
+    assert_eq!(take(&mut agent, none, "adtech.example", 6), [0, 0, 0]);
+}
+
+#[test]
+fn the_draft_has_no_intermediary_queriers() {
+    let mut agent = agent(Profile::W3cDraft);
+    let call = Call::new("shop.example", at(3));
+    let refused = agent.create_shared_conversion(&call, &options(0.5), &["adtech.example"]);
+    let Err(AgentError::Api(error)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(
+        error.to_string(),
+        "RangeError: querier must be the conversion site in this profile, got the intermediary"
+    );
+}
+
+/// Ids of user actions are never used again, also after a restart and in another process.
+#[test]
+fn user_actions_are_numbered_anew_after_a_restart() {
+    let mut agent = agent(Profile::BigBird);
+    let mut seen = BTreeSet::new();
+    for _ in 0..3_000 {
+        let Ok(action) = agent.begin_user_action(at(1));
+        assert!(seen.insert(action));
+    }
+    let config = agent.config().clone();
+    let mut restarted = UserAgent::new(config, agent.into_storage(), Half).unwrap();
+    for _ in 0..10 {
+        let Ok(action) = restarted.begin_user_action(at(1));
+        assert!(seen.insert(action), "{action:?} again");
+    }
+}
+
+#[test]
+fn a_user_action_ends_with_its_epoch() {
+    let mut agent = agent(Profile::BigBird);
+    let Ok(action) = agent.begin_user_action(at(0));
+    assert_eq!(agent.continue_user_action(action, at(60)), Ok(action));
+    let later = at(8 * 86_400);
+    let Ok(next) = agent.continue_user_action(action, later);
+    assert_ne!(next, action);
+    // What an ended action saves is as if it were not known whose it is: a conversion of which
+    // that is not known either does not match it, one by another action does.
+    let late = Call::new("news.example", later).by(action);
+    agent
+        .save_impression(&late, &ImpressionOptions::new(0))
+        .unwrap();
+    let unknown = Call::new("shop.example", later);
+    let answer = agent.measure_conversion(&unknown, &options(0.1));
+    assert_eq!(released(answer.unwrap()), [0, 0, 0]);
+    assert_eq!(measure(&mut agent, &unknown, &options(0.1)), [4, 0, 0]);
+}
+
+/// An embedder who forgets to say which user action it was gets one cap for all of them.
+#[test]
+fn calls_of_no_known_action_share_one_cap() {
+    let mut agent = agent(Profile::BigBird);
+    for site in 0..50 {
+        let site = format!("news-{site}.example");
+        let call = Call::new(&site, at(1));
+        agent
+            .save_impression(&call, &ImpressionOptions::new(0))
+            .unwrap();
+    }
+    assert_eq!(agent.storage().impressions().len(), 2);
+}
+
+/// The stored numbers mean something else under other epochs or capacities.
+#[test]
+fn a_store_is_not_opened_with_another_setup() {
+    let config = Config::new(Profile::BigBird);
+    let agent = agent(Profile::BigBird);
+    let agent = UserAgent::new(config.clone(), agent.into_storage(), Half).unwrap();
+    let daily = Config {
+        epoch_days: 1,
+        ..config
+    };
+    let error = UserAgent::new(daily, agent.into_storage(), Half).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the store was set up with epochs of 7 days, querier budget 1, global budget 8, \
+         impression-site quota 2, conversion-site quota 1, domain cap 2, and cannot be used with \
+         epochs of 1 days, querier budget 1, global budget 8, impression-site quota 2, \
+         conversion-site quota 1, domain cap 2"
+    );
+}
+
+/// Whether two shares overlap follows from what they name: a site that one of them names and that
+/// nothing is stored of changes nothing.
+#[test]
+fn whether_shares_overlap_does_not_depend_on_what_is_stored() {
+    for stored in [false, true] {
+        let mut agent = agent(Profile::BigBird);
+        save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+        save(&mut agent, "blog.example", Some("adtech2.example"), 1, 2);
+        if stored {
+            save(&mut agent, "x.example", None, 2, 2);
+        }
+        let both = ["adtech.example", "adtech2.example"];
+        let call = Call::new("shop.example", at(3));
+        let everyones = ConversionOptions {
+            impression_callers: both.map(ToOwned::to_owned).to_vec(),
+            ..options(0.5)
+        };
+        let conversion = share(&mut agent, &call, &everyones, &both);
+        let mut take = |adtech: &str, sites: [&str; 2]| {
+            let call = Call {
+                intermediary: Some(adtech),
+                ..Call::new("shop.example", at(4))
+            };
+            let options = ConversionOptions {
+                impression_sites: sites.map(ToOwned::to_owned).to_vec(),
+                ..options(0.5)
+            };
+            released(agent.take_share(conversion, &call, &options).unwrap())
+        };
+        let first = take("adtech.example", ["news.example", "x.example"]);
+        let second = take("adtech2.example", ["blog.example", "y.example"]);
+        assert_eq!((first, second), (vec![2, 0, 0], vec![0, 2, 0]), "{stored}");
+    }
+}
+
+/// A site whose data the user cleared has no conversions any more: not for itself, not for an
+/// intermediary, not by a share that was paid for before; whatever the clock says later.
+#[test]
+fn a_cleared_site_is_closed_to_everyone() {
+    for profile in [Profile::BigBird, Profile::GlobalOnly] {
+        let mut agent = agent(profile);
+        save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+        let call = Call::new("shop.example", at(3));
+        let adtech = ["adtech.example"];
+        let conversion = share(&mut agent, &call, &options(0.1), &adtech);
+        let cleared = ["shop.example".to_owned()];
+        // With the clock more than a year ahead.
+        let ahead = at(400 * 86_400);
+        agent
+            .clear_browsing_history(&cleared, false, ahead)
+            .unwrap();
+        let intermediary = Call {
+            intermediary: Some("adtech.example"),
+            querier: Querier::Intermediary,
+            ..Call::new("shop.example", at(5))
+        };
+        for call in [Call::new("shop.example", at(4)), intermediary] {
+            assert_eq!(measure(&mut agent, &call, &options(0.1)), [0, 0, 0]);
+        }
+        let share = agent.take_share(conversion, &intermediary, &options(0.1));
+        assert_eq!(released(share.unwrap()), [0, 0, 0]);
+        // Another site is not.
+        let other = Call::new("other.example", at(6));
+        assert_eq!(measure(&mut agent, &other, &options(0.1)), [4, 0, 0]);
+    }
+}
+
+/// Forgetting visits leaves no name behind, not even of a site where nothing was ever found.
+#[test]
+fn forgetting_visits_leaves_no_names() {
+    let mut agent = agent(Profile::BigBird);
+    let Ok(action) = agent.begin_user_action(at(1));
+    let call = Call::new("secret.example", at(1)).by(action);
+    let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
+    assert_eq!(agent.storage().site_count(), 1);
+    agent.clear_browsing_history(&[], true, at(2)).unwrap();
+    assert_eq!(agent.storage().site_count(), 0);
+}
+
+/// A clock that is wrong once does not end the API.
+#[test]
+fn cleaning_up_at_the_wrong_time_is_not_for_good() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, 1);
+    let Ok(action) = agent.begin_user_action(at(2));
+    let call = Call::new("shop.example", at(2)).by(action);
+    let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
+    let Ok(()) = agent.maintain(at(80 * 365 * 86_400));
+    let next_month = 31 * 86_400;
+    save(&mut agent, "news.example", None, 0, next_month);
+    let call = Call::new("shop.example", at(next_month + 1));
+    assert_eq!(measure(&mut agent, &call, &options(0.1)), [4, 0, 0]);
+}
+
+/// A store that counts what is written.
+#[test]
+fn every_call_makes_one_write_of_the_same_form() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, 1);
+    let config = agent.config().clone();
+    let counting = Counting {
+        memory: agent.into_storage(),
+        writes: Rc::default(),
+    };
+    let writes = Rc::clone(&counting.writes);
+    let mut agent = UserAgent::new(config, counting, Half).unwrap();
+    let count = |agent: &mut UserAgent<Counting, Half>, site: &str, enabled: bool| {
+        let Ok(()) = agent.set_enabled(enabled);
+        let Ok(action) = agent.begin_user_action(at(2));
+        writes.take();
+        let call = Call::new(site, at(2)).by(action);
+        let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
+        writes.take()
+    };
+    let charged = count(&mut agent, "shop.example", true);
+    assert_eq!(charged, ["commit", "set_state", "finish"]);
+    assert_eq!(
+        count(&mut agent, "shop.example", false),
+        charged,
+        "disabled"
+    );
+    let Ok(()) = agent.clear_impressions_for_site("news.example");
+    assert_eq!(count(&mut agent, "shop.example", true), charged, "null");
+}
+
+fn explain(agent: &mut Agent, site: &str, seconds: i64, epsilon: f64) -> Explanation {
+    let Ok(action) = agent.begin_user_action(at(seconds));
+    let call = Call::new(site, at(seconds)).by(action);
+    agent.explain(&call, &options(epsilon)).unwrap()
+}
+
+#[test]
+fn an_explanation_says_what_was_short_and_what_would_have_fitted() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 1, 1);
+    let Ok(action) = agent.begin_user_action(at(2));
+    let call = Call::new("shop.example", at(2)).by(action);
+    // Half of the value: 0.7 of 1 is spent.
+    let _ = agent.measure_conversion(&call, &options(1.4)).unwrap();
+    let before = consumed(&mut agent, |_| Filter::Global, "shop.example");
+    let explanation = explain(&mut agent, "shop.example", 3, 1.0);
+    assert_eq!(
+        consumed(&mut agent, |_| Filter::Global, "shop.example"),
+        before
+    );
+    assert!(explanation.report.unwrap().is_null());
+    assert_eq!(explanation.cause, Some(Cause::Filter(FilterKind::Querier)));
+    let epoch = explanation
+        .epochs
+        .iter()
+        .find(|epoch| epoch.matched > 0)
+        .unwrap();
+    assert!(matches!(epoch.fate, Fate::Dropped(_)));
+    let short: Vec<String> = epoch
+        .filters
+        .iter()
+        .filter(|filter| !filter.check.fits())
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        short,
+        [
+            "querier budget of shop.example: 0.7 of 1 consumed, asked 0.5, short by 0.2",
+            "conversion-site quota of shop.example: 0.7 of 1 consumed, asked 0.5, short by 0.2",
+        ]
+    );
+    let largest = epoch.largest_epsilon.unwrap();
+    assert_eq!(largest, MicroEpsilon::new(600_000));
+    // That one fits, to the last microepsilon; the next one does not.
+    let fits = explain(&mut agent, "shop.example", 3, largest.to_epsilon());
+    assert_eq!(fits.report.unwrap().buckets(), [0, 4, 0]);
+    let next = MicroEpsilon::new(largest.get() + 2).to_epsilon();
+    assert!(
+        explain(&mut agent, "shop.example", 3, next)
+            .report
+            .unwrap()
+            .is_null()
+    );
+}
+
+#[test]
+fn an_explanation_while_disabled_says_so() {
+    let mut agent = agent(Profile::BigBird);
+    let Ok(()) = agent.set_enabled(false);
+    let explanation = explain(&mut agent, "shop.example", 3, 1.0);
+    assert!(!explanation.enabled && explanation.report.unwrap().is_null());
+}
+
+fn state(agent: &mut Agent) -> State {
+    let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
+    state
+}
+
+/// An explanation leaves everything as it is: budgets, names, and when epochs begin. In `w3c-draft`
+/// that is so also of a site whose budgets the user cleared, which are then all spent.
+#[test]
+fn an_explanation_changes_nothing() {
+    for profile in [Profile::BigBird, Profile::W3cDraft] {
+        let mut agent = agent(profile);
+        let untouched = state(&mut agent);
+        let _ = explain(&mut agent, "shop.example", 1, 0.5);
+        assert_eq!(state(&mut agent).epoch_start, untouched.epoch_start);
+        assert_eq!(agent.storage().site_count(), 0);
+
+        save(&mut agent, "news.example", None, 0, 2);
+        let closed = ["shop.example".to_owned()];
+        agent.clear_browsing_history(&closed, false, at(3)).unwrap();
+        let (before, names) = (state(&mut agent), agent.storage().site_count());
+        let explanation = explain(&mut agent, "shop.example", 4, 0.5);
+        assert_eq!(explanation.closed, Some(Site::from_stored("shop.example")));
+        assert!(explanation.report.unwrap().is_null());
+        if profile == Profile::W3cDraft {
+            // The budget is spent, as far as anyone can see, but nothing was written.
+            assert_eq!(explanation.cause, Some(Cause::Filter(FilterKind::Querier)));
+        }
+        let _ = explain(&mut agent, "never-seen.example", 4, 0.5);
+        let after = State {
+            next_user_action: before.next_user_action,
+            ..state(&mut agent)
+        };
+        assert_eq!(after, before);
+        assert_eq!(agent.storage().site_count(), names);
+        let Ok(budgets) = agent.budgets();
+        assert_eq!(budgets, [], "{profile}");
+    }
+}
+
+/// Nor does a request to explain that names no user action: to begin one would be to store something.
+/// It is as if a new one had caused it.
+#[test]
+fn explaining_a_request_begins_no_user_action() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, 1);
+    let before = state(&mut agent);
+    let request: Request = serde_json::from_value(serde_json::json!({
+        "event": "measureConversion", "site": "shop.example",
+        "options": {"aggregationService": SERVICE, "histogramSize": 3},
+    }))
+    .unwrap();
+    let mut player = Player::new(agent, None);
+    let explanation = player.explain(&request, at(2)).unwrap().unwrap();
+    assert_eq!(explanation.report.unwrap().buckets(), [1, 0, 0]);
+    assert_eq!(state(&mut player.agent), before);
+}
+
+/// When the store has failed, a page gets what it would get otherwise, and nothing comes of it.
+#[test]
+fn a_page_does_not_learn_that_the_store_failed() {
+    let mut agent = agent(Profile::BigBird);
+    let call = Call::new("shop.example", at(2));
+    let null = agent.null_answer(&call, &options(0.5)).unwrap();
+    assert_eq!(released(null), [0, 0, 0]);
+    let shared = agent.null_shared_answer(&call, &options(0.5), &["adtech.example"]);
+    let shared = handle(shared.unwrap());
+    assert_eq!(take(&mut agent, shared, "adtech.example", 3), [0, 0, 0]);
+    agent
+        .null_shared_answer(&call, &options(0.5), &[])
+        .unwrap_err();
+}
+
+/// The site that the user cleared is named if that is why, and only then.
+#[test]
+fn only_a_closed_site_that_hides_something_is_named() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, 1);
+    let closed = ["shop.example".to_owned()];
+    agent.clear_browsing_history(&closed, false, at(2)).unwrap();
+    let shop = Some(Site::from_stored("shop.example"));
+    assert_eq!(explain(&mut agent, "shop.example", 3, 0.1).closed, shop);
+    // Of two months later, the lookback begins after what was cleared.
+    let later = 60 * 86_400;
+    save(&mut agent, "news.example", None, 0, later);
+    let explanation = explain(&mut agent, "shop.example", later + 1, 0.1);
+    assert_eq!(
+        (explanation.closed, explanation.readable_from),
+        (None, None)
+    );
+    assert_eq!(explanation.report.unwrap().buckets(), [4, 0, 0]);
+    // What hides more than the site's own clearing is the reason.
+    agent
+        .clear_browsing_history(&[], true, at(later + 2))
+        .unwrap();
+    agent
+        .clear_browsing_history(&closed, false, at(later + 2))
+        .unwrap();
+    assert_eq!(
+        explain(&mut agent, "shop.example", later + 3, 0.1).closed,
+        None
+    );
+}
+
+/// What was found while explaining shared conversions, in the same words as for any.
+#[test]
+fn shared_conversions_are_explained() {
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+    let Ok(bought) = agent.begin_user_action(at(2));
+    let call = Call::new("shop.example", at(2)).by(bought);
+    let only = ["adtech.example"];
+    let created = agent
+        .explain_shared_conversion(&call, &options(0.5), &only)
+        .unwrap();
+    assert_eq!((created.report, created.cause), (None, None));
+    let asked: Vec<String> = created
+        .epochs
+        .iter()
+        .flat_map(|it| &it.filters)
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        asked,
+        [
+            "global budget: 0 of 8 consumed, asked 0.25",
+            "impression-site quota of news.example: 0 of 2 consumed, asked 0.25",
+            "conversion-site quota of shop.example: 0 of 1 consumed, asked 0.25",
+        ]
+    );
+    let share = |agent: &mut Agent, handle, adtech: &'static str| {
+        let call = Call {
+            intermediary: Some(adtech),
+            ..Call::new("shop.example", at(3)).by(bought)
+        };
+        agent
+            .explain_share(handle, &call, &own_ads(adtech, 0.5))
+            .unwrap()
+    };
+    let nothing = share(&mut agent, SharedConversion(7), "adtech.example");
+    assert_eq!(nothing.share_refusal, Some(ShareRefusal::Unknown));
+    let handle = share_of(&mut agent, &call, &only);
+    let other = share(&mut agent, handle, "other.example");
+    assert_eq!(other.share_refusal, Some(ShareRefusal::Unfit));
+    let own = share(&mut agent, handle, "adtech.example");
+    assert_eq!(own.share_refusal, None);
+    assert_eq!(own.report.unwrap().buckets(), [4, 0, 0]);
+    // Nothing was taken by explaining.
+    assert_eq!(take(&mut agent, handle, "adtech.example", 3), [4, 0, 0]);
+    let taken = share(&mut agent, handle, "adtech.example");
+    assert_eq!(taken.share_refusal, Some(ShareRefusal::Unfit));
+}
+
+fn share_of(agent: &mut Agent, call: &Call<'_>, participants: &[&str]) -> SharedConversion {
+    share(agent, call, &options(0.5), participants)
+}
+
+/// Nor does a call that fails choose when epochs begin, nor one while the API is disabled.
+#[test]
+fn epochs_begin_with_the_first_valid_call_while_enabled() {
+    let mut agent = agent(Profile::BigBird);
+    let hour = 3_600;
+    let Ok(click) = agent.begin_user_action(at(hour));
+    let Ok(_) = agent.continue_user_action(click, at(2 * hour));
+    let invalid = ImpressionOptions {
+        conversion_sites: vec!["com".to_owned()],
+        ..ImpressionOptions::new(0)
+    };
+    let call = Call::new("news.example", at(3 * hour)).by(click);
+    agent.save_impression(&call, &invalid).unwrap_err();
+    let call = Call::new("shop.example", at(4 * hour)).by(click);
+    agent.measure_conversion(&call, &options(-1.0)).unwrap_err();
+    let Ok(()) = agent.set_enabled(false);
+    save(&mut agent, "news.example", None, 0, 5 * hour);
+    assert_eq!(measure(&mut agent, &call, &options(0.1)), [0, 0, 0]);
+    let _ = share_of(&mut agent, &call, &["adtech.example"]);
+    assert_eq!(
+        take(&mut agent, SharedConversion(1), "adtech.example", 4 * hour),
+        [0, 0, 0]
+    );
+    let Ok(()) = agent.maintain(at(6 * hour));
+    assert_eq!(state(&mut agent).epoch_start, None);
+    assert_eq!(state(&mut agent).latest, None);
+    let Ok(()) = agent.set_enabled(true);
+    save(&mut agent, "news.example", None, 0, 7 * hour);
+    assert_eq!(state(&mut agent).epoch_start, Some(at((7 - 84) * hour)));
+}
+
+/// Impressions that came together get the epochs that they get one by one, whoever numbered their
+/// user actions.
+#[test]
+fn impressions_get_the_same_epochs_together_and_one_by_one() {
+    let day = 86_400;
+    let options = ImpressionOptions::new(0);
+    let stored = |together: bool| {
+        let mut agent = agent(Profile::BigBird);
+        let numbered = Call::new("news.example", at(0)).by(Action::numbered(1).unwrap());
+        let begun = |agent: &mut Agent| {
+            let Ok(action) = agent.begin_user_action(at(5 * day));
+            Call::new("blog.example", at(5 * day)).by(action)
+        };
+        if together {
+            let calls = [numbered, begun(&mut agent)].map(|call| (call, &options));
+            let Ok(answers) = agent.save_impressions(calls);
+            assert!(answers.iter().all(Result::is_ok));
+        } else {
+            agent.save_impression(&numbered, &options).unwrap();
+            let call = begun(&mut agent);
+            agent.save_impression(&call, &options).unwrap();
+        }
+        let epochs: Vec<_> = agent.storage().impressions().epochs().collect();
+        (state(&mut agent).epoch_start, epochs)
+    };
+    assert_eq!(stored(true), stored(false));
+    assert_eq!(stored(true).1, [EpochIndex(0), EpochIndex(1)]);
+}
+
+/// The latest moment moves with every call that measures, whatever it finds. Were it moved by
+/// charges alone, what an epoch holds would decide which others clearing closes.
+#[test]
+fn a_conversion_that_finds_nothing_moves_the_latest_moment() {
+    let mut agent = agent(Profile::BigBird);
+    let day = 86_400;
+    save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
+    // With the clock two months ahead nothing is found.
+    let call = Call::new("shop.example", at(60 * day));
+    assert_eq!(measure(&mut agent, &call, &options(0.1)), [0, 0, 0]);
+    assert_eq!(state(&mut agent).latest, Some(call.now));
+    let call = Call::new("shop.example", at(61 * day));
+    let handle = share_of(&mut agent, &call, &["adtech.example"]);
+    assert_eq!(state(&mut agent).latest, Some(call.now));
+    assert_eq!(
+        take(&mut agent, handle, "adtech.example", 62 * day),
+        [0, 0, 0]
+    );
+    assert_eq!(state(&mut agent).latest, Some(at(62 * day)));
+    assert_eq!(
+        take(&mut agent, SharedConversion(9), "adtech.example", 63 * day),
+        [0, 0, 0]
+    );
+    assert_eq!(state(&mut agent).latest, Some(at(63 * day)));
+    // Clearing, with the clock right again, closes every epoch up to that moment.
+    agent.clear_browsing_history(&[], true, at(day)).unwrap();
+    assert_eq!(state(&mut agent).last_clear, Some(at(63 * day)));
+}
+
+/// A share of which one paid epoch is out of reach is charged in the other, and gives what is left.
+#[test]
+fn a_share_outlives_the_older_of_its_epochs() {
+    let mut agent = agent(Profile::BigBird);
+    let day = 86_400;
+    save(&mut agent, "news.example", Some("adtech.example"), 0, 0);
+    save(
+        &mut agent,
+        "blog.example",
+        Some("adtech.example"),
+        1,
+        8 * day,
+    );
+    let Ok(bought) = agent.begin_user_action(at(9 * day));
+    let call = Call::new("shop.example", at(9 * day)).by(bought);
+    let handle = share_of(&mut agent, &call, &["adtech.example"]);
+    // A month after the first ad, its epoch is out of reach.
+    let Ok(()) = agent.maintain(at(36 * day));
+    assert_eq!(
+        take(&mut agent, handle, "adtech.example", 36 * day),
+        [0, 2, 0]
+    );
+    assert_eq!(
+        consumed(&mut agent, Filter::Querier, "adtech.example"),
+        250_000
+    );
+}
+
+/// [`Memory`] with a list of what is written.
+struct Counting {
+    memory: Memory,
+    writes: Rc<RefCell<Vec<&'static str>>>,
+}
+
+struct CountingTransaction<'t> {
+    inner: MemoryTransaction<'t>,
+    writes: Rc<RefCell<Vec<&'static str>>>,
+}
+
+impl Storage for Counting {
+    type Error = Infallible;
+    type Transaction<'t> = CountingTransaction<'t>;
+
+    fn begin(&mut self) -> Result<CountingTransaction<'_>, Infallible> {
+        Ok(CountingTransaction {
+            inner: self.memory.begin()?,
+            writes: Rc::clone(&self.writes),
+        })
+    }
+}
+
+impl CountingTransaction<'_> {
+    fn wrote(&self, what: &'static str) {
+        self.writes.borrow_mut().push(what);
+    }
+}
+
+impl LedgerView for CountingTransaction<'_> {
+    type Error = Infallible;
+
+    fn first_epoch(&self) -> Result<EpochIndex, Infallible> {
+        self.inner.first_epoch()
+    }
+
+    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), Infallible> {
+        self.inner.look_up(epoch, checks)
+    }
+
+    fn admission(
+        &self,
+        action: UserAction,
+        epoch: EpochIndex,
+        site: SiteId,
+    ) -> Result<Admission, Infallible> {
+        self.inner.admission(action, epoch, site)
+    }
+}
+
+impl LedgerStore for CountingTransaction<'_> {
+    fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<Infallible>> {
+        self.wrote("commit");
+        self.inner.commit(changes)
+    }
+}
+
+impl EventStore<AttributionQuery> for CountingTransaction<'_> {
+    type Error = Infallible;
+
+    fn find(
+        &self,
+        epoch: EpochIndex,
+        query: &AttributionQuery,
+        found: &mut Vec<Relevant<Touch>>,
+    ) -> Result<(), Infallible> {
+        self.inner.find(epoch, query, found)
+    }
+}
+
+/// Passes calls on.
+macro_rules! pass_on {
+    ($($name:ident($me:ty $(, $arg:ident: $ty:ty)*) -> $out:ty;)*) => {
+        $(fn $name(self: $me $(, $arg: $ty)*) -> Result<$out, Infallible> {
+            self.inner.$name($($arg),*)
+        })*
+    };
+}
+
+impl Transaction<Infallible> for CountingTransaction<'_> {
+    fn set_state(&mut self, state: &State) -> Result<(), Infallible> {
+        self.wrote("set_state");
+        self.inner.set_state(state)
+    }
+
+    fn finish(self) -> Result<(), Infallible> {
+        self.wrote("finish");
+        self.inner.finish()
+    }
+
+    pass_on! {
+        state(&Self) -> State;
+        find_site(&Self, site: &Site) -> Option<SiteId>;
+        site_id(&mut Self, site: &Site) -> SiteId;
+        site(&Self, id: SiteId) -> Option<Site>;
+        save_impression(&mut Self, epoch: EpochIndex, impression: &Impression<'_>) -> ();
+        filters(&Self) -> Vec<(EpochIndex, Filter, Balance)>;
+        forget_site(&mut Self, site: SiteId) -> ();
+        remove_impressions(&mut Self, sites: Option<&[SiteId]>) -> ();
+        remove_expired(&mut Self, now: Timestamp) -> ();
+        close_site(&mut Self, site: SiteId, until: EpochIndex) -> ();
+        closed_until(&Self, site: SiteId) -> Option<EpochIndex>;
+        prune_before(&mut Self, epoch: EpochIndex) -> ();
+        forget_unused_sites(&mut Self) -> ();
+        put_object(&mut Self, stored: StoredObject) -> ();
+        object(&Self, shared: SharedConversion) -> Option<StoredObject>;
+        objects(&Self) -> Vec<(u64, SiteId)>;
+        remove_object(&mut Self, number: u64) -> ();
+    }
+}
+
+/// Many impressions with one write: each is answered for itself, and a wrong one stops no other.
+#[test]
+fn impressions_are_saved_together() {
+    let mut agent = agent(Profile::BigBird);
+    let options = ImpressionOptions::new(1);
+    let moment = Timestamp(1_000);
+    let Ok(click) = agent.begin_user_action(moment);
+    let call = |site| Call::new(site, moment).by(click);
+    let batch =
+        ["news.example", "com", "blog.example", "third.example"].map(|site| (call(site), &options));
+    let Ok(answers) = agent.save_impressions(batch);
+    let good: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    // The last is over the domain cap, which nobody is told.
+    assert_eq!(good, [true, false, true, true]);
+    assert_eq!(agent.storage().impressions().len(), 2);
+    let Ok(none) = agent.save_impressions([]);
+    assert!(none.is_empty());
+}

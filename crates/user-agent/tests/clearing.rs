@@ -1,0 +1,230 @@
+//! Clearing never raises what a later request can learn.
+//!
+//! Random histories of saves, conversions, clears of every kind, switching off and on, cleaning up
+//! and clock steps in both directions. Whatever happens, what is ever charged to a filter of a
+//! device-epoch stays within its capacity. A user agent that starts afresh when the user clears
+//! everything, as one might think is right, is caught.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use bigbird::{Capacity, Fate, Filter, Profile, SiteId, Timestamp};
+use bigbird_user_agent::{
+    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, Querier, UserAgent,
+};
+use common::{Agent, Half, SERVICE};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
+
+const SITES: [&str; 4] = ["a.example", "b.example", "c.example", "d.example"];
+const HOUR: i64 = 3_600_000;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// The clock moves on, or back, by so many hours.
+    Clock(i64),
+    Save {
+        site: usize,
+        action: Option<u64>,
+    },
+    Measure {
+        site: usize,
+        intermediary: Option<usize>,
+        own: bool,
+        action: Option<u64>,
+        epsilon: f64,
+        days: u64,
+    },
+    ClearSite(usize),
+    Clear {
+        sites: Vec<usize>,
+        forget: bool,
+    },
+    Enable(bool),
+    Maintain,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let action = || prop::option::weighted(0.5, 0..4_u64);
+    prop_oneof![
+        4 => prop_oneof![0..48_i64, 100..400_i64, -200..0_i64].prop_map(Step::Clock),
+        8 => (0..4_usize, action()).prop_map(|(site, action)| Step::Save { site, action }),
+        12 => (
+            0..4_usize,
+            prop::option::weighted(0.4, 0..4_usize),
+            any::<bool>(),
+            action(),
+            prop::sample::select(vec![0.1, 0.3, 0.5, 1.0]),
+            1..30_u64,
+        )
+            .prop_map(|(site, intermediary, own, action, epsilon, days)| Step::Measure {
+                site,
+                intermediary,
+                own,
+                action,
+                epsilon,
+                days,
+            }),
+        1 => (0..4_usize).prop_map(Step::ClearSite),
+        3 => (prop::collection::vec(0..4_usize, 0..3), any::<bool>())
+            .prop_map(|(sites, forget)| Step::Clear { sites, forget }),
+        1 => any::<bool>().prop_map(Step::Enable),
+        1 => Just(Step::Maintain),
+    ]
+}
+
+#[derive(Debug, Clone)]
+struct Case {
+    profile: Profile,
+    steps: Vec<Step>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let profile = prop::sample::select(vec![Profile::BigBird, Profile::W3cDraft]);
+    (profile, prop::collection::vec(step(), 1..80))
+        .prop_map(|(profile, steps)| Case { profile, steps })
+}
+
+/// Whether clearing everything starts afresh.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Clearing {
+    AsItIs,
+    Afresh,
+}
+
+/// What was ever charged, by epoch and name of the filter: the start of epochs never changes, but
+/// numbers of sites may.
+type Charged = BTreeMap<(i64, String), (Filter, u64)>;
+
+fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
+    let config = Config::new(case.profile).with_service(SERVICE);
+    let policy = config.policy.clone();
+    let mut agent = UserAgent::in_memory(config.clone(), Half);
+    let mut now = 1_000_000 * HOUR;
+    let mut charged = Charged::new();
+    let mut actions: BTreeMap<u64, Action> = BTreeMap::new();
+    // The user action of a number, or a new one.
+    let mut caused_by = |agent: &mut Agent, number: &Option<u64>, now| {
+        let known = number.and_then(|number| actions.get(&number).copied());
+        let Ok(action) = match known {
+            Some(action) => agent.continue_user_action(action, Timestamp(now)),
+            None => agent.begin_user_action(Timestamp(now)),
+        };
+        if let Some(number) = number {
+            actions.insert(*number, action);
+        }
+        action
+    };
+    for step in &case.steps {
+        match step {
+            Step::Clock(hours) => now += hours * HOUR,
+            Step::Save { site, action } => {
+                let action = caused_by(&mut agent, action, now);
+                let call = Call::new(SITES[*site], Timestamp(now)).by(action);
+                let options = ImpressionOptions::new(u32::try_from(*site).unwrap());
+                agent.save_impression(&call, &options).unwrap();
+            }
+            Step::Measure {
+                site,
+                intermediary,
+                own,
+                action,
+                epsilon,
+                days,
+            } => {
+                let intermediary = intermediary.filter(|other| other != site);
+                let for_itself = *own && intermediary.is_some();
+                let action = caused_by(&mut agent, action, now);
+                let call = Call {
+                    intermediary: intermediary.map(|site| SITES[site]),
+                    querier: match for_itself && case.profile == Profile::BigBird {
+                        true => Querier::Intermediary,
+                        false => Querier::ConversionSite,
+                    },
+                    ..Call::new(SITES[*site], Timestamp(now)).by(action)
+                };
+                let options = ConversionOptions {
+                    epsilon: *epsilon,
+                    lookback_days: Some(*days),
+                    ..ConversionOptions::new(SERVICE, 4)
+                };
+                let answer = agent.measure_conversion(&call, &options).unwrap();
+                let passed = answer.decision.epochs().filter(|e| e.fate == Fate::Passed);
+                for check in passed.flat_map(|epoch| epoch.checks) {
+                    let name = name(agent.storage(), check.filter);
+                    let (_, sum) = charged
+                        .entry((check.epoch.0, name))
+                        .or_insert((check.filter, 0));
+                    *sum += check.asked.get();
+                }
+            }
+            Step::ClearSite(site) => {
+                let Ok(()) = agent.clear_impressions_for_site(SITES[*site]);
+            }
+            Step::Clear { sites, forget } => {
+                let sites: Vec<String> = sites.iter().map(|&site| SITES[site].to_owned()).collect();
+                if sites.is_empty() && *forget && clearing == Clearing::Afresh {
+                    agent = UserAgent::in_memory(config.clone(), Half);
+                } else if *forget || !sites.is_empty() {
+                    agent
+                        .clear_browsing_history(&sites, *forget, Timestamp(now))
+                        .unwrap();
+                }
+            }
+            Step::Enable(enabled) => {
+                let Ok(()) = agent.set_enabled(*enabled);
+            }
+            Step::Maintain => {
+                let Ok(()) = agent.maintain(Timestamp(now));
+            }
+        }
+    }
+    for ((epoch, name), (filter, sum)) in charged {
+        if let Capacity::Finite(capacity) = policy.capacities().of(filter.kind()) {
+            prop_assert!(
+                sum <= capacity.get(),
+                "{} in epoch {} was charged {} of {}",
+                name,
+                epoch,
+                sum,
+                capacity
+            );
+        }
+    }
+    Ok(())
+}
+
+fn name(memory: &Memory, filter: Filter) -> String {
+    let site = |id: SiteId| memory.site(id).unwrap().to_string();
+    match filter {
+        Filter::Global => "global".to_owned(),
+        Filter::UserAction(action) => format!("action {}", action.0),
+        Filter::Querier(id) => format!("querier {}", site(id)),
+        Filter::ImpressionSite(id) => format!("impression {}", site(id)),
+        Filter::ConversionSite(id) => format!("conversion {}", site(id)),
+    }
+}
+
+#[test]
+fn clearing_never_brings_a_budget_back() {
+    let cases = Cases {
+        cases: 1500,
+        failure_persistence: None,
+        ..Cases::default()
+    };
+    TestRunner::new(cases.clone())
+        .run(&case(), |case| live(&case, Clearing::AsItIs))
+        .unwrap_or_else(|failure| panic!("{failure}"));
+
+    let cases = Cases {
+        cases: 20_000,
+        max_shrink_iters: 0,
+        ..cases
+    };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let noticed =
+        TestRunner::new_with_rng(cases, rng).run(&case(), |case| live(&case, Clearing::Afresh));
+    assert!(noticed.is_err(), "starting afresh was not noticed");
+}

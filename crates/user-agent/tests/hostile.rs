@@ -1,0 +1,179 @@
+//! What a hostile site can do: fill memory, crowd out others, look for differences.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bigbird::{Profile, Timestamp};
+use bigbird_user_agent::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
+use common::{Agent, Half, SERVICE, handle, released};
+
+/// One at a time, so that each sees its own memory.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const FLOOD: u32 = 1_000_000;
+
+/// A million impressions from one site, a new advertiser and match value for each, while ten other
+/// sites have ten impressions each.
+fn flood(profile: Profile) {
+    let _alone = ALONE.lock();
+    let config = Config::new(profile).with_service(SERVICE);
+    let limit = config.store_limits.impressions_per_epoch.get() as usize;
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    let mut agent = UserAgent::in_memory(config, Half);
+    let start = 1_700_000_000_000;
+    let Ok(spam) = agent.begin_user_action(Timestamp(start));
+    let Ok(bought) = agent.begin_user_action(Timestamp(start));
+    let save = |agent: &mut Agent, site: &str, by, ms, options: &_| {
+        let call = Call::new(site, Timestamp(start + ms)).by(by);
+        agent.save_impression(&call, options).unwrap();
+    };
+    for site in 0..10 {
+        let Ok(seen) = agent.begin_user_action(Timestamp(start));
+        for index in 0..10 {
+            let site = format!("honest-{site}.example");
+            save(&mut agent, &site, seen, 0, &ImpressionOptions::new(index));
+        }
+    }
+    for number in 0..FLOOD {
+        let options = ImpressionOptions {
+            match_value: number,
+            conversion_sites: vec![format!("victim-{number}.example")],
+            ..ImpressionOptions::new(0)
+        };
+        let ms = i64::from(number / 1000);
+        save(&mut agent, "spam.example", spam, ms, &options);
+    }
+    assert!(agent.storage().impressions().len() <= limit);
+    // A number for each site that is named, twice as many before unused ones are swept out.
+    assert!(agent.storage().site_count() <= 2 * limit + 20_000);
+    let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+    assert!(bytes < 96 << 20, "{} MiB", bytes >> 20);
+
+    // All hundred of the others are still there.
+    for site in 0..10 {
+        let options = ConversionOptions {
+            impression_sites: vec![format!("honest-{site}.example")],
+            credit: vec![1.0; 10],
+            value: 10,
+            max_value: 1000,
+            epsilon: 0.01,
+            ..ConversionOptions::new(SERVICE, 10)
+        };
+        let call = Call::new("shop.example", Timestamp(start + 2_000_000)).by(bought);
+        let answer = agent.measure_conversion(&call, &options).unwrap();
+        assert_eq!(released(answer), [1; 10], "honest-{site}.example");
+    }
+}
+
+#[test]
+fn a_flood_fills_no_memory_and_displaces_no_one() {
+    flood(Profile::BigBird);
+}
+
+#[test]
+fn nor_does_it_under_the_draft() {
+    flood(Profile::W3cDraft);
+}
+
+/// A shared conversion gives a limited number of shares, and a site that creates many displaces
+/// only its own.
+#[test]
+fn shared_conversions_are_limited_for_each_site() {
+    let config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let mut agent = UserAgent::in_memory(config, Half);
+    let now = Timestamp(1_700_000_000_000);
+    let Ok(seen) = agent.begin_user_action(now);
+    let ad = Call {
+        intermediary: Some("ads.example"),
+        ..Call::new("news.example", now).by(seen)
+    };
+    agent
+        .save_impression(&ad, &ImpressionOptions::new(0))
+        .unwrap();
+    let options = ConversionOptions {
+        epsilon: 0.01,
+        ..ConversionOptions::new(SERVICE, 2)
+    };
+    let ads = ["ads.example"];
+    let Ok(bought) = agent.begin_user_action(now);
+    let shop = Call::new("shop.example", now).by(bought);
+    let ours = handle(
+        agent
+            .create_shared_conversion(&shop, &options, &ads)
+            .unwrap(),
+    );
+    let Ok(action) = agent.begin_user_action(now);
+    let evil = Call::new("evil.example", now).by(action);
+    let mut theirs = Vec::new();
+    for _ in 0..5_000 {
+        theirs.push(handle(
+            agent
+                .create_shared_conversion(&evil, &options, &ads)
+                .unwrap(),
+        ));
+    }
+    let from = |site| Call {
+        intermediary: Some("ads.example"),
+        ..Call::new(site, now)
+    };
+    let answer = agent
+        .take_share(ours, &from("shop.example"), &options)
+        .unwrap();
+    assert_eq!(released(answer), [1, 0]);
+    for match_value in 0..1_000 {
+        let options = ConversionOptions {
+            match_values: vec![match_value + 1],
+            ..options.clone()
+        };
+        let call = from("evil.example");
+        let answer = agent.take_share(theirs[4_999], &call, &options).unwrap();
+        assert_eq!(released(answer), [0, 0]);
+    }
+}
+
+/// Conversions that name ever new sites leave nothing behind either.
+#[test]
+fn naming_sites_in_conversions_fills_no_memory() {
+    let _alone = ALONE.lock();
+    let config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    let mut agent = UserAgent::in_memory(config, Half);
+    for number in 0..100_000 {
+        let options = ConversionOptions {
+            impression_sites: vec![format!("a-{number}.example")],
+            impression_callers: vec![format!("b-{number}.example")],
+            ..ConversionOptions::new(SERVICE, 4)
+        };
+        let site = format!("c-{number}.example");
+        let call = Call::new(&site, Timestamp(number));
+        let _ = agent.measure_conversion(&call, &options).unwrap();
+    }
+    assert!(agent.storage().site_count() <= 20_000);
+    let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+    assert!(bytes < 8 << 20, "{} MiB", bytes >> 20);
+}
+
+/// The system's allocator, counting what is in use.
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+#[allow(unsafe_code, reason = "an allocator that counts must be an allocator")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
