@@ -1,6 +1,8 @@
 //! What saving and reporting cost, next to the plain algorithm on the same work, in one run:
 //! `cargo bench -p bigbird`.
 //!
+//! With `-- --instructions`, the instructions of a round of each row are counted instead.
+//!
 //! Every row is measured in rounds, and all rows take turns, so that a busy machine disturbs all of
 //! them alike; the median of the rounds is printed.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
@@ -21,6 +23,7 @@ use bigbird::{
     StoreLimits, Timestamp, UserAction, Window, Workspace,
 };
 use bigbird_reference::{Ad, Ask, Reference};
+use bigbird_testing::{asked_for_instructions, asked_to_count, print_instructions};
 
 const EPOCHS: i64 = 5;
 const SHOP: SiteId = SiteId(1_000_000);
@@ -36,6 +39,18 @@ fn main() {
     }
     rows.extend([full_row(false), full_row(true)]);
     rows.extend(lab_rows());
+    if let Some((name, times)) = asked_to_count() {
+        let row = rows.iter_mut().find(|row| row.name == name).unwrap();
+        for _ in 0..times {
+            (row.run)(row.iterations);
+        }
+        return;
+    }
+    if asked_for_instructions() {
+        let ours = rows.iter().filter(|row| !row.name.contains("plain"));
+        // Rounds are long enough to include what happens now and then.
+        return print_instructions(ours.map(|row| (row.name.clone(), 1, 3)));
+    }
     for _ in 0..ROUNDS {
         for row in &mut rows {
             let begin = Instant::now();

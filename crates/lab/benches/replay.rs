@@ -1,5 +1,6 @@
 //! What a run costs: `cargo bench -p bigbird-lab --bench replay`, in CPU-seconds where the system tells
-//! them. The rows take turns, and the median is printed.
+//! them. The rows take turns, and the median is printed. With `-- --instructions`, the instructions of a
+//! run over fewer actions are counted instead.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(clippy::cast_precision_loss, reason = "counts of events")]
 
@@ -11,14 +12,16 @@ use bigbird_lab::attack::{Attack, Attacker, Strength};
 use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::workload::QuerierOptions;
 use bigbird_lab::workload::synthetic::{Population, Preset};
+use bigbird_testing::{asked_for_instructions, asked_to_count, print_instructions};
 
 const RANDOM: Random = Random { share: 0.35 };
 
 fn main() {
     let begin = Instant::now();
+    let counting = asked_to_count();
     let population = Population {
         preset: Preset::Published,
-        scale: 0.1,
+        scale: if counting.is_some() { 0.05 } else { 0.1 },
         seed: 1,
     };
     let workload = population.generate();
@@ -55,9 +58,20 @@ fn main() {
             "(at most 4 s)",
         ),
     ];
+    if asked_for_instructions() {
+        let names = rows.iter().map(|row| (row.0.to_owned(), 1, 2));
+        println!("over {} actions", workload.len() / 2);
+        return print_instructions(names);
+    }
     let mut times = rows.each_ref().map(|_| Vec::new());
-    for _ in 0..3 {
-        for ((_, policy, attacker, _), times) in rows.iter().zip(&mut times) {
+    for _ in 0..counting.as_ref().map_or(3, |(_, times)| *times) {
+        for ((name, policy, attacker, _), times) in rows.iter().zip(&mut times) {
+            if counting
+                .as_ref()
+                .is_some_and(|(counted, _)| counted != name)
+            {
+                continue;
+            }
             let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
             let strength = Strength {
                 conversion_sites: 1,
@@ -78,6 +92,9 @@ fn main() {
             assert!(!outcome.batches.is_empty());
             times.push((now() - begin) / millions);
         }
+    }
+    if counting.is_some() {
+        return;
     }
     println!("\n{:<52} {:>10}", "one run over a million actions", "CPU");
     for ((name, _, _, limit), mut times) in rows.into_iter().zip(times) {

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use bigbird::{FilterKind, Profile, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_testing::{Folder, Half};
+use bigbird_testing::{Folder, Half, asked_for_instructions, asked_to_count, print_instructions};
 use bigbird_user_agent::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
 
 const SERVICE: &str = "https://agg.example";
@@ -113,8 +113,38 @@ fn row(name: &str, value: &str, limit: &str) {
     println!("{name:<52} {value:>14}  {limit}");
 }
 
+/// What is done to have its instructions counted.
+fn work(folder: &Folder, name: &str, times: u32) {
+    let stored = match name.contains("100000") {
+        true => 100_000,
+        false => 1_000,
+    };
+    let mut agent = open(&folder.file("counted"));
+    if name.starts_with("save") {
+        for _ in 0..times {
+            fill(&mut agent, stored, 1_000);
+        }
+    } else {
+        fill(&mut agent, stored, 1_000);
+        for _ in 0..times {
+            measure(&mut agent);
+        }
+    }
+}
+
 fn main() {
     let folder = Folder::below(env!("CARGO_TARGET_TMPDIR"));
+    if let Some((name, times)) = asked_to_count() {
+        return work(&folder, &name, times);
+    }
+    if asked_for_instructions() {
+        let names = [
+            ("save 1000 impressions in one group", 1, 3),
+            ("a durable conversion, 1000 impressions stored", 10, 110),
+            ("a durable conversion, 100000 impressions stored", 10, 110),
+        ];
+        return print_instructions(names.map(|(name, few, many)| (name.to_owned(), few, many)));
+    }
     let saving = Instant::now();
     let mut agents = STORED.map(|stored| {
         let mut agent = open(&folder.file(&stored.to_string()));

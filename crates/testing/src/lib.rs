@@ -101,3 +101,36 @@ pub fn instructions(arguments: &[&str]) -> Option<u64> {
     let line = text.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit(' ').next()?.parse().ok()
 }
+
+/// How many instructions one of many things takes: this program is run with `--count NAME TIMES`, few
+/// times and many, and what comes before them cancels out.
+pub fn instructions_of_one(name: &str, few: u32, many: u32) -> Option<f64> {
+    let count = |times: u32| instructions(&["--count", name, &times.to_string()]);
+    let (few_count, many_count) = (count(few)?, count(many)?);
+    #[expect(clippy::cast_precision_loss, reason = "far below 2⁵³")]
+    let difference = many_count.saturating_sub(few_count) as f64;
+    Some(difference / f64::from(many - few))
+}
+
+/// What this program is to do, and how many times, if it is run to have its instructions counted.
+pub fn asked_to_count() -> Option<(String, u32)> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--count");
+    arguments.next()?;
+    Some((arguments.next()?, arguments.next()?.parse().ok()?))
+}
+
+/// Whether a benchmark is to count instructions instead of measuring time.
+pub fn asked_for_instructions() -> bool {
+    std::env::args().any(|argument| argument == "--instructions")
+}
+
+/// Prints the instructions of some things by name, each few and many times.
+pub fn print_instructions(names: impl IntoIterator<Item = (String, u32, u32)>) {
+    println!("{:<60} {:>14}", "one of", "instructions");
+    for (name, few, many) in names {
+        match instructions_of_one(&name, few, many) {
+            Some(count) => println!("{name:<60} {count:>14.0}"),
+            None => println!("{name:<60} {:>14}", "no valgrind"),
+        }
+    }
+}
