@@ -162,10 +162,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     for epoch in [EpochIndex(0), EpochIndex(1)] {
-        let left = phone
-            .ledger()
-            .balance(epoch, Filter::Querier(CITY))
-            .remaining();
+        let left = phone.balance(epoch, Filter::Querier(CITY)).remaining();
         println!(
             "left to the city in epoch {}: {}",
             epoch.0,

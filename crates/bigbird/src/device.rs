@@ -5,9 +5,13 @@ use std::convert::Infallible;
 use crate::attribution::{AttributionObject, AttributionQuery, Impression, ImpressionStore};
 use crate::engine::{Workspace, generate_report};
 use crate::event_log::EventLog;
-use crate::ledger::{Admit, Changes, Ledger};
+use crate::ledger::{Admission, Admit, Ledger, LedgerView as _, admission};
+use crate::policy::KeptEpochs;
 use crate::query::{EventStore, Query};
-use crate::{Decision, EpochIndex, Histogram, Policy, SiteId, UserAction};
+use crate::{
+    Balance, Check, Decision, EpochIndex, Filter, Histogram, MicroEpsilon, Policy, SiteId,
+    UserAction,
+};
 
 /// One device with everything in memory, for applications without a durable store, for tests and
 /// for simulations.
@@ -53,7 +57,7 @@ impl<S> Device<S> {
     /// A new device with a given store of events.
     pub fn with_events(policy: Policy, events: S) -> Self {
         Self {
-            ledger: Ledger::new(&policy),
+            ledger: Ledger::new(),
             policy,
             events,
         }
@@ -82,16 +86,14 @@ impl<S> Device<S> {
         S: EventStore<Q, Error = Infallible>,
     {
         let Ok(()) = generate_report(
-            &self.policy,
+            &self.policies(),
             &self.events,
             &self.ledger,
             query,
             draw,
             workspace,
         );
-        if !self.pay(workspace.changes()) {
-            workspace.make_null(query);
-        }
+        self.ledger.apply(workspace.changes());
     }
 
     /// The policy.
@@ -102,6 +104,18 @@ impl<S> Device<S> {
     /// The ledger.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// What a filter holds. One of an epoch that was pruned has spent everything.
+    pub fn balance(&self, epoch: EpochIndex, filter: Filter) -> Balance {
+        let capacity = self.policy.capacities().of(filter.kind());
+        let mut checks = [Check::new(epoch, filter, capacity, MicroEpsilon::ZERO)];
+        let Ok(()) = self.ledger.consumed(epoch, &mut checks);
+        let mut balance = checks[0].balance;
+        if epoch < self.ledger.first_epoch() {
+            balance.consumed = capacity.amount().unwrap_or_default();
+        }
+        balance
     }
 
     /// The stored events.
@@ -119,32 +133,29 @@ impl<S> Device<S> {
         self.ledger.end_user_actions_before(action);
     }
 
-    /// Commits what pays for a report, and says whether that was done. It cannot be refused, because
-    /// nothing comes between reading and committing; if it were, nothing would be released either.
-    fn pay(&mut self, changes: &Changes) -> bool {
-        let committed = self.ledger.commit(changes);
-        debug_assert_eq!(
-            committed,
-            Ok(()),
-            "charges were checked under the same borrow"
-        );
-        committed.is_ok()
+    fn policies(&self) -> KeptEpochs<'_> {
+        KeptEpochs {
+            policy: &self.policy,
+            first: self.ledger.first_epoch(),
+        }
     }
 
     /// Admits the site of an event that is being saved.
     fn admit(&mut self, epoch: EpochIndex, site: SiteId, user_action: UserAction) -> Saved {
-        let admit = Admit {
-            user_action,
-            epoch,
-            site,
-        };
         if epoch < self.ledger.first_epoch() {
-            Saved::TooOld
-        } else if self.ledger.try_admit(admit) {
-            Saved::Kept
-        } else {
-            Saved::OverDomainCap
+            return Saved::TooOld;
         }
+        let Ok(admission) = admission(&self.policy, &self.ledger, user_action, epoch, site);
+        match admission {
+            Admission::Refused => return Saved::OverDomainCap,
+            Admission::Granted => {}
+            Admission::Room => self.ledger.admit(Admit {
+                user_action,
+                epoch,
+                site,
+            }),
+        }
+        Saved::Kept
     }
 }
 
@@ -165,11 +176,10 @@ impl Device<ImpressionStore> {
         query: &AttributionQuery,
         draw: &mut dyn FnMut() -> f64,
     ) -> (AttributionObject, Decision) {
+        let policies = self.policies();
         let Ok((object, decision, changes)) =
-            AttributionObject::create(&self.policy, &self.events, &self.ledger, query, draw);
-        if !self.pay(&changes) {
-            return (AttributionObject::empty(query), decision);
-        }
+            AttributionObject::create(&policies, &self.events, &self.ledger, query, draw);
+        self.ledger.apply(&changes);
         (object, decision)
     }
 
@@ -180,10 +190,8 @@ impl Device<ImpressionStore> {
         query: &AttributionQuery,
     ) -> Outcome<Histogram> {
         let all = EpochIndex(i64::MIN);
-        let Ok((mut outcome, changes)) = object.share(&self.policy, &self.ledger, query, all);
-        if !self.pay(&changes) {
-            outcome.report = query.null_report();
-        }
+        let Ok((outcome, changes)) = object.share(&self.policies(), &self.ledger, query, all);
+        self.ledger.apply(&changes);
         outcome
     }
 

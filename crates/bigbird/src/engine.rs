@@ -1,17 +1,17 @@
 //! Report generation: the paper's Alg. 2 on one device, for any kind of event and query.
 //!
 //! [`generate_report`] reads events and filters and decides; it changes neither. What pays for the
-//! report comes out as [`Changes`], which the ledger commits in the transaction in which it was
-//! read.
+//! report comes out as [`Changes`], which are applied in the transaction in which they were decided.
+//! Everything was checked by then: nothing is left that could be refused.
 //!
 //! Nothing that one epoch holds may influence whether another passes or what it is charged: that
 //! is what makes the guarantee sound. So every epoch is decided on its own, from its own events,
 //! filters and caps, and the events of all epochs meet only after every decision is taken.
 
 use crate::decision::{Cause, Decision, Fate};
-use crate::ledger::{Admission, Admit, Changes, LedgerView};
+use crate::ledger::{Admission, Admit, Changes, LedgerView, admission, first_short};
 use crate::loss::{EpochLoss, epoch_loss, site_loss};
-use crate::policy::{DepletedSites, Policy};
+use crate::policy::{DepletedSites, Policies, Policy};
 use crate::query::{Draws, EventStore, Query, Relevant, Request};
 use crate::{Capacity, Check, EpochIndex, Filter, MicroEpsilon, SiteId};
 
@@ -42,7 +42,7 @@ impl<Q: Query> Default for Workspace<Q> {
 }
 
 impl<Q: Query> Workspace<Q> {
-    /// The report. Release it only once the changes are committed.
+    /// The report. Release it only once the changes are applied.
     pub fn report(&self) -> &Q::Report {
         &self.report
     }
@@ -55,13 +55,6 @@ impl<Q: Query> Workspace<Q> {
     /// What pays for the report.
     pub fn changes(&self) -> &Changes {
         &self.changes
-    }
-
-    /// Makes the report null, whatever was computed: when its changes could not be committed.
-    pub fn make_null(&mut self, query: &Q) {
-        let mut draw = || 0.0;
-        let mut draws = Draws::new(&mut draw, &mut self.drawn);
-        query.report(&mut [], &mut draws, &mut self.report);
     }
 
     /// The report, the decision and the changes, when the buffers are not needed any more.
@@ -79,12 +72,13 @@ impl<Q: Query> Workspace<Q> {
 
 /// Generates the report of a query into `workspace`, together with what pays for it.
 ///
-/// `draw` gives random numbers in [0, 1). Nothing is charged until the changes are committed.
+/// Each epoch is decided under its own policy. `draw` gives random numbers in [0, 1). Nothing is
+/// charged until the changes are applied.
 ///
 /// # Errors
 /// Whatever the stores say when they cannot be read. The workspace is of no use then.
 pub fn generate_report<Q, E, L>(
-    policy: &Policy,
+    policies: &impl Policies,
     events: &E,
     ledger: &L,
     query: &Q,
@@ -96,7 +90,8 @@ where
     E: EventStore<Q, Error = L::Error>,
     L: LedgerView,
 {
-    generate(policy, events, ledger, query, Payers::All, draw, workspace)
+    let payers = Payers::All;
+    generate(policies, events, ledger, query, payers, draw, workspace)
 }
 
 /// Who pays for a report.
@@ -111,7 +106,7 @@ pub(crate) enum Payers {
 
 #[inline]
 pub(crate) fn generate<Q, E, L>(
-    policy: &Policy,
+    policies: &impl Policies,
     events: &E,
     ledger: &L,
     query: &Q,
@@ -126,9 +121,7 @@ where
 {
     workspace.clear();
     let request = query.request();
-    let first_epoch = ledger.first_epoch()?;
     let mut generation = Generation {
-        policy,
         ledger,
         query,
         request,
@@ -138,13 +131,13 @@ where
     };
     let mut reported = false;
     for epoch in request.window.epochs() {
-        if epoch < first_epoch {
+        let Some(policy) = policies.policy(epoch) else {
             let fate = Fate::Dropped(Cause::Pruned);
             generation.workspace.decision.record_unasked(epoch, fate);
             continue;
-        }
+        };
         // 1. Domain cap.
-        if !generation.admit_conversion_site(epoch)? {
+        if !generation.admit_conversion_site(policy, epoch)? {
             let fate = Fate::Dropped(Cause::DomainCap);
             generation.workspace.decision.record_unasked(epoch, fate);
             continue;
@@ -152,9 +145,9 @@ where
         // 2. Match.
         let begin = generation.workspace.found.len();
         events.find(epoch, query, &mut generation.workspace.found)?;
-        generation.exclude_own_action(begin);
+        generation.exclude_own_action(policy, begin);
         // 3. Losses, and 4. the check.
-        if !generation.decide(epoch, begin)? {
+        if !generation.decide(policy, epoch, begin)? {
             generation.workspace.found.truncate(begin);
         } else if request.window.is_single() {
             // The report that was paid for is the one that is released.
@@ -170,7 +163,6 @@ where
 
 /// One report in the making.
 struct Generation<'a, Q: Query, L> {
-    policy: &'a Policy,
     ledger: &'a L,
     query: &'a Q,
     request: Request,
@@ -182,13 +174,17 @@ struct Generation<'a, Q: Query, L> {
 impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
     /// Admits the conversion site under the user action in this epoch, if the cap has room. An
     /// admission is not taken back by what follows.
-    fn admit_conversion_site(&mut self, epoch: EpochIndex) -> Result<bool, L::Error> {
+    fn admit_conversion_site(
+        &mut self,
+        policy: &Policy,
+        epoch: EpochIndex,
+    ) -> Result<bool, L::Error> {
         let Request {
             user_action,
             conversion_site,
             ..
         } = self.request;
-        let admission = self.ledger.admission(user_action, epoch, conversion_site)?;
+        let admission = admission(policy, self.ledger, user_action, epoch, conversion_site)?;
         if admission == Admission::Room {
             self.workspace.changes.admissions.push(Admit {
                 user_action,
@@ -201,8 +197,8 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
 
     /// A request never matches events of its own user action: one action alone would be stock and
     /// flow at once.
-    fn exclude_own_action(&mut self, begin: usize) {
-        if self.policy.matches_own_action() {
+    fn exclude_own_action(&mut self, policy: &Policy, begin: usize) {
+        if policy.matches_own_action() {
             return;
         }
         let found = &mut self.workspace.found;
@@ -217,7 +213,12 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
     }
 
     /// Decides whether the epoch, whose relevant events begin at `begin`, passes.
-    fn decide(&mut self, epoch: EpochIndex, begin: usize) -> Result<bool, L::Error> {
+    fn decide(
+        &mut self,
+        policy: &Policy,
+        epoch: EpochIndex,
+        begin: usize,
+    ) -> Result<bool, L::Error> {
         let matched = self.workspace.found.len() - begin;
         if matched == 0 {
             let decision = &mut self.workspace.decision;
@@ -225,15 +226,15 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
             return Ok(false);
         }
         let first_check = self.workspace.decision.mark();
-        let mut loss = self.losses(begin);
-        if self.policy.depleted_sites() == DepletedSites::DropSite {
-            while self.drop_depleted_sites(epoch, begin)? {
-                loss = self.losses(begin);
+        let mut loss = self.losses(policy, begin);
+        if policy.depleted_sites() == DepletedSites::DropSite {
+            while self.drop_depleted_sites(policy, epoch, begin)? {
+                loss = self.losses(policy, begin);
             }
         }
         let asked = self.workspace.decision.mark();
         // If every site was depleted, this is the check that could not pass, and says all of why.
-        let fate = match self.check(epoch, loss)? {
+        let fate = match self.check(policy, epoch, loss)? {
             None => Fate::Passed,
             Some(cause) => Fate::Dropped(cause),
         };
@@ -250,7 +251,7 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
 
     /// What the epoch and each of its relevant impression sites lose by this report. With a window
     /// of one epoch the report is computed for it.
-    fn losses(&mut self, begin: usize) -> EpochLoss {
+    fn losses(&mut self, policy: &Policy, begin: usize) -> EpochLoss {
         let single = self.request.window.is_single();
         let individual = single.then(|| {
             self.compute_report(begin);
@@ -262,7 +263,7 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         let events = &mut found[begin..];
         let noise = self.query.noise();
         let worst_case = self.query.epoch_sensitivity(events);
-        let loss = epoch_loss(self.policy, noise, worst_case, individual);
+        let loss = epoch_loss(policy, noise, worst_case, individual);
 
         site_losses.clear();
         if events.len() > 1 {
@@ -272,14 +273,19 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         let sites = events.chunk_by(of_one_site).count();
         for of_site in events.chunk_by(of_one_site) {
             let sensitivity = || self.query.site_sensitivity(of_site);
-            let lost = site_loss(self.policy, noise, loss, single, sites, sensitivity);
+            let lost = site_loss(policy, noise, loss, single, sites, sensitivity);
             site_losses.push((of_site[0].site, lost));
         }
         loss
     }
 
     /// Drops the events of the impression sites that cannot pay, and says whether there were any.
-    fn drop_depleted_sites(&mut self, epoch: EpochIndex, begin: usize) -> Result<bool, L::Error> {
+    fn drop_depleted_sites(
+        &mut self,
+        policy: &Policy,
+        epoch: EpochIndex,
+        begin: usize,
+    ) -> Result<bool, L::Error> {
         let Workspace {
             found,
             site_losses,
@@ -287,14 +293,16 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
             ..
         } = &mut *self.workspace;
         let mark = decision.mark();
-        if self.policy.capacities().impression_site == Capacity::Unlimited {
+        let capacity = policy.capacities().impression_site;
+        if capacity == Capacity::Unlimited {
             return Ok(false);
         }
         let checks = decision.checks_mut();
         for &(site, asked) in site_losses.iter() {
-            checks.push(Check::new(epoch, Filter::ImpressionSite(site), asked));
+            let filter = Filter::ImpressionSite(site);
+            checks.push(Check::new(epoch, filter, capacity, asked));
         }
-        self.ledger.look_up(epoch, &mut checks[mark..])?;
+        self.ledger.consumed(epoch, &mut checks[mark..])?;
         let mut at = 0;
         checks.retain(|check| {
             at += 1;
@@ -322,7 +330,12 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
 
     /// Asks every filter whether it can pay, in the order in which causes are named, and gives the
     /// first that cannot.
-    fn check(&mut self, epoch: EpochIndex, loss: EpochLoss) -> Result<Option<Cause>, L::Error> {
+    fn check(
+        &mut self,
+        policy: &Policy,
+        epoch: EpochIndex,
+        loss: EpochLoss,
+    ) -> Result<Option<Cause>, L::Error> {
         let Request {
             querier,
             conversion_site,
@@ -340,10 +353,10 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         } = &mut *self.workspace;
         let mark = decision.mark();
         let checks = decision.checks_mut();
-        let capacities = self.policy.capacities();
         let mut ask = |filter: Filter, asked: MicroEpsilon| {
-            if !asked.is_zero() && capacities.of(filter.kind()) != Capacity::Unlimited {
-                checks.push(Check::new(epoch, filter, asked));
+            let capacity = policy.capacities().of(filter.kind());
+            if !asked.is_zero() && capacity != Capacity::Unlimited {
+                checks.push(Check::new(epoch, filter, capacity, asked));
             }
         };
         ask(Filter::Querier(querier), of_querier);
@@ -353,9 +366,8 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         }
         ask(Filter::ConversionSite(conversion_site), loss.shared);
         ask(Filter::UserAction(user_action), loss.shared);
-        self.ledger.look_up(epoch, &mut checks[mark..])?;
-        let short = checks[mark..].iter().find(|check| !check.fits());
-        Ok(short.map(|check| Cause::Filter(check.filter.kind())))
+        let short = first_short(self.ledger, epoch, &mut checks[mark..])?;
+        Ok(short.map(Cause::Filter))
     }
 
     /// Computes the report from the found events that begin at `begin`.

@@ -33,12 +33,6 @@ impl<T: Recycle> Epochs<T> {
         Some(&self.records[at].1)
     }
 
-    #[inline]
-    pub(crate) fn get_mut(&mut self, epoch: EpochIndex) -> Option<&mut T> {
-        let at = self.find(epoch).ok()?;
-        Some(&mut self.records[at].1)
-    }
-
     /// The record of an epoch, empty if there was none; `None` if the epoch was pruned.
     #[inline]
     pub(crate) fn get_or_create(&mut self, epoch: EpochIndex) -> Option<&mut T> {

@@ -17,6 +17,7 @@ pub(crate) const MICRO: u64 = 1_000_000;
 ///
 /// It prints as a decimal number of epsilons: 400,000 µε is `0.4`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MicroEpsilon(u64);
 
 impl MicroEpsilon {
@@ -135,11 +136,6 @@ impl Epsilon {
     /// The draft's maximum epsilon, from its 32-bit stores of µε (section Privacy Budget Store).
     pub const MAX: f64 = 4294.0;
 
-    pub(crate) const ONE: Self = Self {
-        value: 1.0,
-        micro: MicroEpsilon(MICRO),
-    };
-
     /// Parses the epsilon of a request.
     ///
     /// # Errors
@@ -170,6 +166,11 @@ impl Epsilon {
 ///
 /// The order is the natural one: unlimited is more than any finite capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(from = "Option<MicroEpsilon>", into = "Option<MicroEpsilon>")
+)]
 pub enum Capacity {
     /// At most this much.
     Finite(MicroEpsilon),
@@ -206,6 +207,19 @@ impl Capacity {
             Self::Finite(amount) => Some(amount),
             Self::Unlimited => None,
         }
+    }
+}
+
+impl From<Option<MicroEpsilon>> for Capacity {
+    /// As [`Capacity::amount`] gave it.
+    fn from(amount: Option<MicroEpsilon>) -> Self {
+        amount.map_or(Self::Unlimited, Self::Finite)
+    }
+}
+
+impl From<Capacity> for Option<MicroEpsilon> {
+    fn from(capacity: Capacity) -> Self {
+        capacity.amount()
     }
 }
 

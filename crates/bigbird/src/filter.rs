@@ -7,6 +7,8 @@ use crate::{Capacity, EpochIndex, MicroEpsilon, SiteId, UserAction};
 /// One filter of an epoch: a capacity, and what has been consumed of it (the paper's Def. of the
 /// per-device-epoch state).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum Filter {
     /// The budget of one querier. It bounds what reports of its own reveal to that querier. (Of
     /// a shared attribution it bounds less: see [`AttributionObject`](crate::AttributionObject).)
@@ -110,6 +112,7 @@ impl Balance {
 
 /// A loss to take from one filter of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Charge {
     /// The epoch whose filter pays.
     pub epoch: EpochIndex,
@@ -133,12 +136,12 @@ pub struct Check {
 }
 
 impl Check {
-    /// A check that is still to be looked up. Until it is, the filter has nothing to pay with: a
-    /// store that forgets one must not let it pass.
-    pub fn new(epoch: EpochIndex, filter: Filter, asked: MicroEpsilon) -> Self {
+    /// A check of which it is still to be read what the filter has consumed. Until it is, the filter
+    /// has nothing to pay with: a store that forgets one must not let it pass.
+    pub fn new(epoch: EpochIndex, filter: Filter, capacity: Capacity, asked: MicroEpsilon) -> Self {
         let balance = Balance {
-            capacity: Capacity::Finite(MicroEpsilon::ZERO),
-            consumed: MicroEpsilon::ZERO,
+            capacity,
+            consumed: MicroEpsilon::MAX,
         };
         Self {
             epoch,

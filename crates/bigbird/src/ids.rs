@@ -7,10 +7,12 @@ use thiserror::Error;
 
 /// A site (registrable domain) as the application numbered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SiteId(pub u32);
 
 /// The index of an epoch: a fixed period of one device's time. It may be negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EpochIndex(pub i64);
 
 /// The id of a user action: an intentional act of the user, such as a click. Everything it causes
@@ -19,11 +21,13 @@ pub struct EpochIndex(pub i64);
 /// What the proofs need of whoever assigns ids: they grow, one is never used again (also after a
 /// restart), and an action ends at the epoch change at the latest, so that all impressions of one
 /// action lie in one epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct UserAction(pub u64);
 
 /// A moment of the device's clock, in the application's unit. The core only compares moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timestamp(pub i64);
 
 /// The epochs that a request looks back over.
@@ -59,6 +63,18 @@ impl Window {
             current,
             readable_from: earliest,
         })
+    }
+
+    /// The window from the epoch of `now − lookback` to the epoch of `now`. One that is longer than
+    /// [`Window::MAX_EPOCHS`] reads the newest of its epochs; one that is reversed, the current one.
+    pub fn between(earliest: EpochIndex, current: EpochIndex) -> Self {
+        let longest = i64::try_from(Self::MAX_EPOCHS).unwrap_or(i64::MAX);
+        let first = EpochIndex(current.0.saturating_sub(longest - 1));
+        Self {
+            earliest: earliest.min(current),
+            current,
+            readable_from: earliest.min(current).max(first),
+        }
     }
 
     /// The window of one epoch.

@@ -17,8 +17,8 @@
 //! | to | see |
 //! |---|---|
 //! | count privacy loss | [`MicroEpsilon`], [`Epsilon`], [`Capacity`] |
-//! | choose the rules | [`Policy`], [`Profile`], [`Workload`] |
-//! | keep what was spent | [`Ledger`], [`LedgerView`], [`LedgerStore`], [`Filter`] |
+//! | choose the rules | [`Policy`], [`Policies`], [`Profile`], [`Workload`] |
+//! | keep what was spent | [`Ledger`], [`LedgerView`], [`Filter`] |
 //! | measure ads | [`Device`], [`Impression`], [`AttributionQuery`], [`AttributionObject`] |
 //! | measure something else | [`Query`], [`EventStore`], [`EventLog`] and the example `location` |
 //! | embed it in a store of your own | [`generate_report`], [`Workspace`], [`Changes`] |
@@ -44,7 +44,7 @@
 //! let query = AttributionQuery::builder(request, Timestamp(20), 5).epsilon(0.25).build()?;
 //! let outcome = device.report(&query, &mut || 0.5);
 //! assert_eq!(outcome.report.buckets(), [0, 0, 0, 1, 0]);
-//! let global = device.ledger().balance(EpochIndex(0), Filter::Global);
+//! let global = device.balance(EpochIndex(0), Filter::Global);
 //! assert_eq!(global.remaining(), Some(MicroEpsilon::new(7_750_000)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -66,8 +66,8 @@ mod query;
 mod small_map;
 
 pub use attribution::{
-    AttributionObject, AttributionQuery, AttributionQueryBuilder, Histogram, Impression,
-    ImpressionStore, QueryError, StoreLimits,
+    AttributionObject, AttributionQuery, AttributionQueryBuilder, Histogram, HistogramSize,
+    Impression, ImpressionStore, QueryError, StoreLimits, Terms,
 };
 pub use decision::{Cause, Decision, EpochDecision, Fate};
 pub use device::{Device, Outcome, Saved};
@@ -77,12 +77,13 @@ pub use event_log::EventLog;
 pub use filter::{Balance, Charge, Check, Filter, FilterKind};
 pub use ids::{EpochIndex, SiteId, Timestamp, UserAction, Window, WindowError};
 pub use ledger::{
-    Admission, Admit, Changes, CommitError, EpochView, Ledger, LedgerStore, LedgerView, Refusal,
+    Admission, Admit, Admitted, Changes, EpochView, Ledger, LedgerView, admission, first_short,
 };
 pub use loss::Noise;
 pub use policy::{
-    Arithmetic, Capacities, Constraint, DepletedSites, GlobalCharging, Policy, PolicyBuilder,
-    PolicyError, Profile, SiteCharging, UnknownProfile, UnknownSiteCharging, Violation, Workload,
+    Arithmetic, Capacities, Constraint, DepletedSites, GlobalCharging, KeptEpochs, Policies,
+    Policy, PolicyBuilder, PolicyError, Profile, SiteCharging, UnknownProfile, UnknownSiteCharging,
+    Violation, Workload,
 };
 pub use query::{Draws, EventStore, Query, Release, Relevant, Request};
 

@@ -6,20 +6,27 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::{Capacity, EpsilonError, FilterKind, MicroEpsilon};
+use crate::{Capacity, EpochIndex, EpsilonError, FilterKind, MicroEpsilon};
 
 /// The capacity of each kind of filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Capacities {
     /// Of a querier budget.
+    #[cfg_attr(feature = "serde", serde(rename = "querierBudget"))]
     pub querier: Capacity,
     /// Of the global budget.
+    #[cfg_attr(feature = "serde", serde(rename = "globalBudget"))]
     pub global: Capacity,
     /// Of an impression-site quota.
+    #[cfg_attr(feature = "serde", serde(rename = "impressionSiteQuota"))]
     pub impression_site: Capacity,
     /// Of a conversion-site quota.
+    #[cfg_attr(feature = "serde", serde(rename = "conversionSiteQuota"))]
     pub conversion_site: Capacity,
     /// Of a user-action budget; unlimited, that is, absent, in every profile.
+    #[cfg_attr(feature = "serde", serde(rename = "userActionBudget"))]
     pub user_action: Capacity,
 }
 
@@ -48,6 +55,8 @@ impl Capacities {
 
 /// How a loss is computed from a sensitivity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Arithmetic {
     /// In integers: ⌈ε_µ · sensitivity / scale⌉.
     Exact,
@@ -58,6 +67,8 @@ pub enum Arithmetic {
 /// What the global budget pays for a report over a window of one epoch. Over several epochs the
 /// loss is the worst case anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum GlobalCharging {
     /// What the report reveals of this device: its individual sensitivity (the paper).
     Individual,
@@ -67,6 +78,8 @@ pub enum GlobalCharging {
 
 /// What each relevant impression site's quota pays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum SiteCharging {
     /// What the epoch pays in a window of one epoch; the sensitivity to that site's impressions
     /// over several.
@@ -123,6 +136,8 @@ pub struct UnknownSiteCharging(String);
 
 /// What happens to an epoch in which the quota of a relevant impression site is depleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum DepletedSites {
     /// The epoch is dropped (the paper): an attacker must choose which impressions to name.
     DropEpoch,
@@ -144,6 +159,8 @@ pub enum DepletedSites {
 /// # Ok::<(), bigbird::PolicyError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Policy {
     capacities: Capacities,
     domain_cap: Option<NonZeroU32>,
@@ -283,6 +300,40 @@ impl Policy {
             (violation.has < violation.needs).then_some(violation)
         })
         .collect()
+    }
+}
+
+/// The policy of each epoch of a device.
+///
+/// What the proofs need: the policy of an epoch never changes, and an epoch that was pruned stays
+/// pruned.
+pub trait Policies {
+    /// The policy of an epoch; `None` once the epoch was pruned. From then on it pays nothing and
+    /// admits nobody: forgetting what was spent must never refund it.
+    fn policy(&self, epoch: EpochIndex) -> Option<&Policy>;
+}
+
+/// One policy for every epoch, none of which was pruned.
+impl Policies for Policy {
+    #[inline]
+    fn policy(&self, _: EpochIndex) -> Option<&Policy> {
+        Some(self)
+    }
+}
+
+/// One policy for every epoch from `first` on; those before were pruned.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptEpochs<'a> {
+    /// The policy.
+    pub policy: &'a Policy,
+    /// The first epoch that was not pruned.
+    pub first: EpochIndex,
+}
+
+impl Policies for KeptEpochs<'_> {
+    #[inline]
+    fn policy(&self, epoch: EpochIndex) -> Option<&Policy> {
+        (epoch >= self.first).then_some(self.policy)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::io::{self, BufReader};
 use std::path::PathBuf;
 
-use bigbird::Profile;
+use bigbird::{Profile, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::protocol::{Player, Reason, Serving, StreamClock, serve};
-use bigbird_user_agent::{Config, Memory, OpenError, Randomness, Storage, UserAgent};
+use bigbird_user_agent::{Config, Randomness, Storage, UserAgent};
 
 use crate::clock::wall_clock;
 use crate::{Failed, Finished};
@@ -76,24 +76,17 @@ pub(crate) fn run(args: &Args) -> Finished {
     let randomness = args.randomness()?;
     match &args.store {
         None => {
-            let memory = Memory::new(&config.policy, config.store_limits);
-            let Ok(agent) = UserAgent::new(config, memory, randomness) else {
-                return Err(Failed::because("the store in memory failed"));
-            };
-            args.serve(agent)?;
+            args.serve(UserAgent::in_memory(config, randomness))?;
         }
         Some(path) => {
-            let options = StoreOptions {
-                limits: config.store_limits,
-                ..StoreOptions::default()
-            };
-            let store = SqliteStore::open_or_create(path, &options);
+            let store = SqliteStore::open_or_create(path, &StoreOptions::default());
             let store = store.map_err(|error| store::unusable(&error))?;
-            let agent = UserAgent::new(config, store, randomness);
-            let agent = agent.map_err(|error| match error {
-                OpenError::Setup { .. } => Failed::because(format!("{}: {error}", path.display())),
-                OpenError::Store(error) => Failed::from(error),
-            })?;
+            // On a test clock, whatever was last.
+            let now = match args.test_clock {
+                true => Timestamp(i64::MIN),
+                false => wall_clock(),
+            };
+            let agent = UserAgent::new(config, store, randomness, now)?;
             args.serve(agent)?.into_storage().close()?;
         }
     }
@@ -111,7 +104,6 @@ impl Args {
                 true => StreamClock::Requests,
                 false => StreamClock::Wall(wall_clock),
             },
-            shows_histograms: self.unencrypted_for_testing,
             warn: |what| eprintln!("bigbird: {what}"),
         };
         let input = BufReader::new(io::stdin());
@@ -135,6 +127,7 @@ impl Args {
         }
         config.epoch_days = self.epoch_days;
         config.release_after_ms = self.release_after;
+        config.shows_histograms = self.unencrypted_for_testing;
         for url in &self.aggregation_service {
             config = config.with_service(url);
         }

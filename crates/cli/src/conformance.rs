@@ -63,11 +63,8 @@ pub(crate) fn run(args: &Args) -> Finished {
 fn run_in_file(case: &Case, profile: Option<Profile>) -> Result<Vec<Mismatch>, RunError> {
     let folder = Scratch::new()
         .map_err(|error| RunError::new(format!("a folder for the store: {error}")))?;
-    case.run_on(profile, |config| {
-        let options = StoreOptions {
-            limits: config.store_limits,
-            ..StoreOptions::default()
-        };
+    case.run_on(profile, || {
+        let options = StoreOptions::default();
         let path = folder.path().join("store");
         SqliteStore::open_or_create(path, &options).map_err(|error| RunError::caused_by(&error))
     })

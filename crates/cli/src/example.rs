@@ -117,7 +117,7 @@ impl Replay {
 
     /// What remains of a filter, in µε.
     fn left(&self, epoch: EpochIndex, filter: Filter) -> Option<bigbird::MicroEpsilon> {
-        self.device.ledger().balance(epoch, filter).remaining()
+        self.device.balance(epoch, filter).remaining()
     }
 
     fn remaining(&self) -> Remaining {

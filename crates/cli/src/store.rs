@@ -6,12 +6,11 @@ use std::path::PathBuf;
 
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
 use bigbird_store::{Checked, Contents, EpochContents, Problem, Reset, StoreError};
-use bigbird_user_agent::Budget;
 use bigbird_user_agent::protocol::budget_json;
+use bigbird_user_agent::{Budget, Era};
 use serde_json::{Value, json};
 
 use crate::clock::wall_clock;
-use crate::policy::CapacitiesJson;
 use crate::{Failed, Finished, output};
 
 #[derive(Debug, clap::Subcommand)]
@@ -178,14 +177,9 @@ fn contents_json(contents: &Contents) -> Value {
     let resets = contents.resets.iter();
     let resets = resets.map(|(at, reason)| json!({"at": moment(Some(*at)), "reason": reason}));
     json!({
-        "setup": state.setup.map(|setup| {
-            let capacities = CapacitiesJson::new(&setup.capacities, setup.domain_cap);
-            let mut fields = json!(capacities);
-            fields["epochDays"] = json!(setup.epoch_days);
-            fields
-        }),
+        "rules": state.timeline.eras(),
         "enabled": state.enabled,
-        "epochStart": moment(state.epoch_start),
+        "epochStart": moment(state.timeline.eras().first().map(|era| era.begins)),
         "lastClear": moment(state.last_clear),
         "epochs": epochs,
         "closedUntil": Value::Object(closed.collect()),
@@ -201,19 +195,27 @@ const SHOWN: usize = 10;
 fn show(contents: &Contents, most: usize) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let state = &contents.state;
-    match &state.setup {
-        Some(setup) => writeln!(text, "Set up for {setup}.")?,
-        None => writeln!(text, "Not set up yet.")?,
+    for Era {
+        first,
+        begins,
+        rules,
+    } in state.timeline.eras()
+    {
+        let (first, begins) = (first.0, date(*begins));
+        writeln!(text, "From epoch {first} on, {begins}: {rules}.")?;
+    }
+    if state.timeline.eras().is_empty() {
+        writeln!(text, "Epochs have not begun yet.")?;
     }
     if !state.enabled {
         writeln!(text, "The user has disabled the API.")?;
     }
     if let Some(clear) = state.last_clear {
         writeln!(text, "History was last cleared on {}.", date(clear))?;
-        if let Some(epoch) = state.epoch_of(clear) {
+        if let Some(epoch) = state.timeline.epoch(clear) {
             let next = EpochIndex(epoch.0.saturating_add(1));
             write!(text, "Nothing is measured before epoch {}", next.0)?;
-            match state.beginning_of(next) {
+            match state.timeline.beginning(next) {
                 Some(begins) => writeln!(text, ", from {}.", date(begins))?,
                 None => writeln!(text, ".")?,
             }

@@ -111,7 +111,12 @@ fn every_request_is_answered_in_order() {
         agent.send(&request.to_string());
     }
     for (request, expected) in &exchange {
-        assert_eq!(agent.receive(), *expected, "{request}");
+        let mut answer = agent.receive();
+        if request["event"] == "budgets" {
+            let rules = answer.as_object_mut().unwrap().remove("rules").unwrap();
+            assert_eq!(rules[0]["capacities"]["globalBudget"], 8_000_000);
+        }
+        assert_eq!(answer, *expected, "{request}");
     }
     assert!(agent.end());
 }
@@ -169,7 +174,10 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
     let answer = agent.receive();
     assert_eq!(answer["message"], "a line has at most 1048576 bytes");
     let answer = agent.ask(&json!({"event": "budgets", "id": 5}));
-    assert_eq!(answer, json!({"ok": true, "budgets": [], "id": 5}));
+    assert_eq!(
+        answer,
+        json!({"ok": true, "budgets": [], "rules": [], "id": 5})
+    );
     assert!(agent.end());
 }
 
@@ -384,20 +392,61 @@ fn agent_refused(folder: &Folder, more: &[&str]) -> String {
     refused(&[&["agent", "--store", &store], more].concat())
 }
 
+/// Every epoch keeps the rules that it began with; other rules begin with the next one.
 #[test]
-fn a_store_of_other_rules_is_refused() {
+fn other_rules_begin_with_the_next_epoch() {
+    const DAY: i64 = 86_400;
     let folder = folder();
-    assert!(Agent::start(&arguments(&folder.file("store"))).end());
-    let message = agent_refused(&folder, &["--profile", "w3c-draft"]);
-    assert!(
-        message.contains("store: the store was set up with epochs of 7 days"),
-        "{message}"
-    );
-    let message = agent_refused(&folder, &["--epoch-days", "1"]);
-    assert!(
-        message.contains("cannot be used with epochs of 1 days"),
-        "{message}"
-    );
+    let path = folder.file("store");
+    let mut agent = Agent::start(&arguments(&path));
+    agent.ask(&save(1, 1, "news.example", 2));
+    let answer = agent.ask(&convert(2, 2, "shop.example", 1.0));
+    assert_eq!(answer["histogram"], json!([0, 0, 1, 0, 0]));
+    assert!(agent.end());
+    let policy = folder.file("policy.json");
+    std::fs::write(
+        &policy,
+        json!({"querier": 5_000_000, "conversionSite": 5_000_000}).to_string(),
+    )
+    .unwrap();
+    let policy = policy.display().to_string();
+    let path = path.display().to_string();
+    let mut other = arguments(&folder.file("store"));
+    other.extend(["--policy", &policy, "--epoch-days", "1"].map(ToOwned::to_owned));
+    let mut agent = Agent::start(&other);
+    // In the epoch that had begun, the querier budget is spent.
+    let answer = agent.ask(&convert(3, 3, "shop.example", 1.0));
+    assert_eq!(answer["histogram"], json!([0, 0, 0, 0, 0]));
+    let rules = agent.ask(&json!({"event": "budgets"}))["rules"].clone();
+    let days: Vec<_> = rules
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|era| &era["epochDays"])
+        .collect();
+    assert_eq!(days, [7, 1]);
+    assert_eq!(rules[1]["firstEpoch"], 1);
+    assert_eq!(rules[1]["capacities"]["querierBudget"], 5_000_000);
+    // In the next, there is more.
+    agent.ask(&save(6 * DAY, 4, "news.example", 3));
+    for action in 5..7 {
+        let mut conversion = convert(6 * DAY + 1, action, "shop.example", 1.0);
+        conversion["options"]["lookbackDays"] = json!(1);
+        let answer = agent.ask(&conversion);
+        assert_eq!(answer["histogram"], json!([0, 0, 0, 1, 0]));
+    }
+    assert!(agent.end());
+    let shown = Command::new(env!("CARGO_BIN_EXE_bigbird"))
+        .args(["store", "show", &path])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    for line in [
+        "From epoch 0 on, 1969-12-28 12:00 UTC: epochs of 7 days, querier budget 1,",
+        "From epoch 1 on, 1970-01-04 12:00 UTC: epochs of 1 day, querier budget 5,",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
 }
 
 #[test]
@@ -561,7 +610,7 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
     };
     let shown = bigbird(&["store", "show", &path]);
     for line in [
-        "Set up for epochs of 7 days, querier budget 1, global budget 8,",
+        "From epoch 0 on, 1969-12-28 12:00 UTC: epochs of 7 days, querier budget 1, global budget 8,",
         "Epoch 0, from 1969-12-28 12:00 UTC",
         "  global budget                          ██░░░░░░░░░░░░░░░░░░  0.5 of 8",
         "  1 impression of 1 site",

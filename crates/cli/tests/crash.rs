@@ -31,7 +31,9 @@ struct Model(Player<Memory, Half>);
 
 impl Model {
     fn new() -> Self {
-        let config = Config::new(Profile::BigBird).with_service(SERVICE);
+        let config = Config::new(Profile::BigBird)
+            .with_service(SERVICE)
+            .for_testing();
         Self(Player::new(UserAgent::in_memory(config, Half), None))
     }
 

@@ -10,9 +10,7 @@ use bigbird_user_agent::Memory;
 fn main() -> Result<(), RunError> {
     let tally = Tally::of(&vectors(), |case| {
         // Under the profile of the case, on an empty store: here the one in memory.
-        case.run_on(None, |config| {
-            Ok(Memory::new(&config.policy, config.store_limits))
-        })
+        case.run_on(None, || Ok(Memory::new()))
     })?;
     print!("{tally}");
     Ok(())

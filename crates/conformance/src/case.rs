@@ -3,7 +3,7 @@
 use bigbird::Profile;
 use bigbird::attribution::allocate_credit;
 use bigbird_user_agent::{
-    Config, ConversionOptions, ImpressionOptions, Localhost, Memory, Site, Storage,
+    ConversionOptions, ImpressionOptions, Localhost, Memory, Site, Storage,
     parse_measure_conversion, parse_save_impression,
 };
 use serde::{Deserialize, Serialize};
@@ -102,9 +102,7 @@ impl Case {
     /// # Errors
     /// If it cannot be run: an unknown profile, say.
     pub fn run(&self, profile: Option<Profile>) -> Result<Vec<Mismatch>, RunError> {
-        self.run_on(profile, |config| {
-            Ok(Memory::new(&config.policy, config.store_limits))
-        })
+        self.run_on(profile, || Ok(Memory::new()))
     }
 
     /// Runs it, a scenario on a store that is empty.
@@ -114,7 +112,7 @@ impl Case {
     pub fn run_on<S: Storage>(
         &self,
         profile: Option<Profile>,
-        storage: impl FnOnce(&Config) -> Result<S, RunError>,
+        storage: impl FnOnce() -> Result<S, RunError>,
     ) -> Result<Vec<Mismatch>, RunError> {
         match self {
             Self::Scenario(scenario) => scenario.run_on(&mut scenario.player_on(profile, storage)?),

@@ -9,8 +9,8 @@ use std::fmt;
 use bigbird::{Capacities, Capacity, Decision, MicroEpsilon, Profile, StoreLimits, Timestamp};
 use bigbird_user_agent::protocol::{self, ErrorName, Player, Request};
 use bigbird_user_agent::{
-    AgentError, AggregationProtocol, ApiError, Config, EpochStart, Explanation, Limits, Memory,
-    Randomness, SharedConversion, Storage, UserAgent,
+    AgentError, AggregationProtocol, ApiError, Config, Explanation, Limits, Memory, Randomness,
+    SharedConversion, Storage, UserAgent,
 };
 use serde::Deserialize;
 use thiserror::Error;
@@ -156,7 +156,7 @@ impl ScenarioConfig {
             aggregation_services: services
                 .map(|url| (url.clone(), AggregationProtocol::Dap18Histogram))
                 .collect(),
-            ..Config::new(profile)
+            ..Config::new(profile).for_testing()
         };
         if let Some(most) = self.max_shared_conversions {
             config.max_shared_conversions = most;
@@ -247,9 +247,7 @@ impl Scenario {
     /// # Errors
     /// If its profile or configuration is invalid.
     pub fn player(&self, profile: Option<Profile>) -> Result<ScenarioPlayer<Memory>, RunError> {
-        self.player_on(profile, |config| {
-            Ok(Memory::new(&config.policy, config.store_limits))
-        })
+        self.player_on(profile, || Ok(Memory::new()))
     }
 
     /// A user agent to play it on, with a store that is empty.
@@ -259,7 +257,7 @@ impl Scenario {
     pub fn player_on<S: Storage>(
         &self,
         profile: Option<Profile>,
-        storage: impl FnOnce(&Config) -> Result<S, RunError>,
+        storage: impl FnOnce() -> Result<S, RunError>,
     ) -> Result<ScenarioPlayer<S>, RunError> {
         let profile = self.profile(profile)?;
         let Some(config) = &self.config else {
@@ -279,13 +277,12 @@ impl Scenario {
         if !has_actions {
             let agent = UserAgent::in_memory(config.clone(), prescribed());
             if let Some(moment) = self.chooses_start(Player::new(agent, activation_ms)) {
-                config.epoch_start = EpochStart::before(moment, fraction, config.epoch_days);
+                config = config.starting_before(moment, fraction);
             }
         }
-        let prescribed = prescribed();
-        let storage = storage(&config)?;
-        let agent = UserAgent::new(config, storage, prescribed)
-            .map_err(|error| RunError::caused_by(&error))?;
+        // On an empty store there are no other rules, so it does not matter when that is.
+        let agent = UserAgent::new(config, storage()?, prescribed(), Timestamp(0));
+        let agent = agent.map_err(|error| RunError::caused_by(&error))?;
         Ok(Player::new(agent, activation_ms))
     }
 
@@ -403,8 +400,9 @@ impl Event {
             Ok(protocol::Outcome::Done) => Ok(Outcome::Done),
             Ok(protocol::Outcome::Report(report, decision)) => {
                 let released = report.release(now, LATER);
-                let histogram = released.map(|report| report.buckets().to_vec());
-                Ok(Outcome::Report(histogram.unwrap_or_default(), decision))
+                let histogram = released.ok().and_then(|report| report.histogram);
+                let buckets = histogram.map(|histogram| histogram.buckets().to_vec());
+                Ok(Outcome::Report(buckets.unwrap_or_default(), decision))
             }
             Ok(protocol::Outcome::Shared(shared, decision)) => {
                 Ok(match shared.release(now, LATER) {

@@ -25,7 +25,9 @@ type Agent = UserAgent<SqliteStore, Half>;
 
 /// The `big-bird` profile with budgets that are finite and never run dry.
 fn config() -> Config {
-    let mut config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let mut config = Config::new(Profile::BigBird)
+        .with_service(SERVICE)
+        .for_testing();
     let mut policy = config.policy.to_builder();
     for kind in FilterKind::ALL {
         if kind != FilterKind::UserAction {
@@ -42,7 +44,7 @@ fn open(path: &Path) -> Agent {
         ..StoreOptions::default()
     };
     let store = SqliteStore::open_or_create(path, &options).unwrap();
-    UserAgent::new(config(), store, Half).unwrap()
+    UserAgent::new(config(), store, Half, Timestamp(0)).unwrap()
 }
 
 /// Saves so many impressions over 28 days and five epochs, each of a user action of its own, ten of
@@ -96,7 +98,7 @@ fn measure(agent: &mut Agent) -> f64 {
         .report
         .release(call.now, Timestamp(i64::MAX))
         .unwrap();
-    assert_eq!(report.total(), 3);
+    assert_eq!(report.histogram.unwrap().total(), 3);
     time
 }
 

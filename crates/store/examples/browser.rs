@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::{
-    Call, Config, ConversionOptions, ImpressionOptions, Randomness, UserAgent,
+    Call, Config, ConversionOptions, ImpressionOptions, Randomness, Report, Seal, UserAgent,
 };
 
 /// Randomness from the operating system; a browser has its own.
@@ -44,6 +44,17 @@ impl Randomness for System {
     }
 }
 
+/// How reports are sealed. A browser encrypts them for the aggregation service; this one, which does
+/// not, tells only how many buckets there are.
+struct Length;
+
+impl Seal for Length {
+    fn seal(&mut self, report: &Report) -> Vec<u8> {
+        let buckets = report.histogram.buckets().len();
+        format!("{buckets} buckets for {}", report.querier).into_bytes()
+    }
+}
+
 fn now() -> Result<Timestamp, Box<dyn Error>> {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok(Timestamp(i64::try_from(elapsed.as_millis())?))
@@ -54,8 +65,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Once, when the browser starts: a store that cannot be used is an error, never replaced.
     let store = SqliteStore::open_or_create(&path, &StoreOptions::default())?;
+    // With other rules than last time, say after an update, every epoch keeps those it began with.
     let config = Config::new(Profile::BigBird).with_service("https://agg.example");
-    let mut agent = UserAgent::new(config, store, System)?;
+    let mut agent = UserAgent::new(config, store, System, now()?)?.sealing(Length);
 
     // The user clicks a link to a news site, which shows an ad in a frame of an ad-tech company.
     let click = agent.begin_user_action(now()?)?;
@@ -83,8 +95,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         release.0 - bought.now.0
     );
     if let Ok(report) = answer.report.release(ready, release) {
-        // A browser encrypts it here, and nobody sees it.
-        println!("report {:?}", report.buckets());
+        let sealed = String::from_utf8_lossy(&report.bytes);
+        println!("the page gets a sealed report: {sealed}");
     }
 
     // What a page of the browser's own may show the user.

@@ -5,7 +5,7 @@
 
 use std::collections::hash_map::Entry;
 
-use bigbird::{Admission, Admit, EpochIndex, SiteId, UserAction};
+use bigbird::{Admit, Admitted, EpochIndex, SiteId, UserAction};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::{Damage, Problem};
@@ -141,39 +141,26 @@ impl SqliteTransaction<'_> {
         }
     }
 
-    pub(crate) fn admission_of(
+    pub(crate) fn admitted_to(
         &self,
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admission, Problem> {
-        let Some(setup) = &self.device.state.setup else {
-            return Ok(Admission::Refused);
-        };
-        let Some(cap) = setup.domain_cap else {
-            return Ok(Admission::Granted);
-        };
-        if epoch < self.device.first_epoch {
-            return Ok(Admission::Refused);
-        }
+    ) -> Result<Admitted, Problem> {
         self.with_block(action, epoch, |known| {
-            let mut others = 0;
-            let admitted = known.block.entries().filter(|(other, _)| *other == action);
-            for (_, admitted) in admitted {
-                if admitted == site {
-                    return Admission::Granted;
-                }
-                others += 1;
+            let mut admitted = Admitted {
+                already: false,
+                sites: 0,
+            };
+            for (_, other) in known.block.entries().filter(|(other, _)| *other == action) {
+                admitted.already |= other == site;
+                admitted.sites += 1;
             }
-            if others < cap.get() {
-                Admission::Room
-            } else {
-                Admission::Refused
-            }
+            admitted
         })
     }
 
-    /// Admits a site, for which there is room.
+    /// Admits a site.
     pub(crate) fn write_admission(&mut self, admit: Admit) -> Result<(), Problem> {
         let Admit {
             user_action,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bigbird::{EpochIndex, SiteId, Timestamp};
+use bigbird::{Balance, Capacity, EpochIndex, Policies as _, SiteId, Timestamp};
 use bigbird_user_agent::{Budget, Site, State};
 
 use crate::error::{Problem, StoreError};
+use crate::filters::{self, FilterRow};
 use crate::log;
 use crate::store::{SqliteStore, StoreOptions};
 use crate::transaction::SqliteTransaction;
@@ -58,7 +59,7 @@ impl Contents {
 }
 
 fn read(tx: &SqliteTransaction<'_>) -> Result<Contents, Problem> {
-    let state = tx.device.state;
+    let state = tx.device.state.clone();
     let connection = tx.connection();
     let name = |id: SiteId| -> Result<Site, Problem> {
         let site = tx.site_name(id)?;
@@ -67,19 +68,32 @@ fn read(tx: &SqliteTransaction<'_>) -> Result<Contents, Problem> {
     let mut epochs: BTreeMap<EpochIndex, EpochContents> = BTreeMap::new();
     let empty = |epoch| EpochContents {
         epoch,
-        begins: state.beginning_of(epoch),
+        begins: state.timeline.beginning(epoch),
         budgets: Vec::new(),
         impressions: Vec::new(),
     };
-    for (epoch, filter, balance) in tx.charged()? {
-        let site = filter.site().map(name).transpose()?;
+    filters::scan(connection, |row, _| {
+        let FilterRow {
+            epoch,
+            filter,
+            consumed,
+        } = row;
+        let policy = state.policy(epoch);
+        let capacity = policy.map(|policy| policy.capacities().of(filter.kind()));
+        let capacity = capacity.unwrap_or(Capacity::Finite(consumed));
         let of_epoch = epochs.entry(epoch).or_insert_with(|| empty(epoch));
         of_epoch.budgets.push(Budget {
             epoch: epoch.0,
             filter,
-            site,
-            balance,
+            site: filter.site().map(name).transpose()?,
+            balance: Balance { capacity, consumed },
         });
+        Ok(())
+    })?;
+    for of_epoch in epochs.values_mut() {
+        of_epoch
+            .budgets
+            .sort_unstable_by_key(|budget| budget.filter);
     }
     let mut statement = connection.prepare(
         "SELECT epoch, site, impressions FROM crowd ORDER BY epoch, impressions DESC, oldest",
@@ -93,7 +107,7 @@ fn read(tx: &SqliteTransaction<'_>) -> Result<Contents, Problem> {
             .push((site, row.get::<_, u32>(2)?.into()));
     }
     let mut closed = Vec::new();
-    crate::filters::scan_closed(connection, |site, until, _| {
+    filters::scan_closed(connection, |site, until, _| {
         closed.push((name(site)?, until));
         Ok(())
     })?;

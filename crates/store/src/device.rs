@@ -2,18 +2,16 @@
 
 use std::num::NonZeroU32;
 
-use bigbird::{Capacities, Capacity, EpochIndex, MicroEpsilon, Timestamp};
-use bigbird_user_agent::{Setup, State};
+use bigbird::{Capacities, Capacity, EpochIndex, MicroEpsilon, Policy, Profile, Timestamp};
+use bigbird_user_agent::{Rules, State, Timeline};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::{Damage, Problem};
 use crate::seal::{Digest, Row, Seal, Table};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Device {
     pub(crate) state: State,
-    /// Epochs before this one were pruned.
-    pub(crate) first_epoch: EpochIndex,
     pub(crate) digest: Digest,
     /// How many transactions wrote. Each conversion does, whatever it finds.
     pub(crate) writes: u64,
@@ -26,7 +24,6 @@ impl Device {
     pub(crate) fn new() -> Self {
         Self {
             state: State::default(),
-            first_epoch: EpochIndex(i64::MIN),
             digest: Digest::default(),
             writes: 0,
             closed_cleanly: false,
@@ -35,165 +32,243 @@ impl Device {
 
     pub(crate) fn load(connection: &Connection) -> Result<Self, Problem> {
         let mut statement = connection.prepare_cached(
-            "SELECT set_up, epoch_days, querier, global, impression_site, conversion_site,
-                    user_action, domain_cap, enabled, epoch_start, last_clear, latest,
-                    next_user_action, next_object, first_epoch, digest, ledger_rows, writes,
+            "SELECT timeline, enabled, first_epoch, last_clear, latest, latest_use,
+                    next_user_action, next_object, mentions, digest, ledger_rows, writes,
                     closed_cleanly, checksum
              FROM device WHERE id = 1",
         )?;
         let found = statement
             .query_row([], |row| {
-                let capacity = |at| -> rusqlite::Result<Capacity> {
-                    Ok(row
-                        .get::<_, Option<i64>>(at)?
-                        .map_or(Capacity::Unlimited, |micro| {
-                            Capacity::Finite(MicroEpsilon::new(micro.cast_unsigned()))
-                        }))
-                };
                 let moment = |at| -> rusqlite::Result<Option<Timestamp>> {
                     Ok(row.get::<_, Option<i64>>(at)?.map(Timestamp))
                 };
                 let number = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
-                let setup = Setup {
-                    epoch_days: row.get(1)?,
-                    capacities: Capacities {
-                        querier: capacity(2)?,
-                        global: capacity(3)?,
-                        impression_site: capacity(4)?,
-                        conversion_site: capacity(5)?,
-                        user_action: capacity(6)?,
-                    },
-                    domain_cap: row.get::<_, Option<u32>>(7)?.and_then(NonZeroU32::new),
-                };
                 let device = Self {
                     state: State {
-                        setup: row.get::<_, bool>(0)?.then_some(setup),
-                        enabled: row.get(8)?,
-                        epoch_start: moment(9)?,
-                        last_clear: moment(10)?,
-                        latest: moment(11)?,
-                        next_user_action: number(12)?,
-                        next_object: number(13)?,
+                        timeline: Timeline::default(),
+                        enabled: row.get(1)?,
+                        first_epoch: EpochIndex(row.get(2)?),
+                        last_clear: moment(3)?,
+                        latest: moment(4)?,
+                        latest_use: moment(5)?,
+                        next_user_action: number(6)?,
+                        next_object: number(7)?,
+                        mentions: number(8)?,
                     },
-                    first_epoch: EpochIndex(row.get(14)?),
                     digest: Digest {
-                        sum: number(15)?,
-                        rows: number(16)?,
+                        sum: number(9)?,
+                        rows: number(10)?,
                     },
-                    writes: number(17)?,
-                    closed_cleanly: row.get(18)?,
+                    writes: number(11)?,
+                    closed_cleanly: row.get(12)?,
                 };
-                Ok((device, row.get(19)?))
+                Ok((device, row.get::<_, String>(0)?, row.get(13)?))
             })
             .optional()?;
-        let Some((device, checksum)) = found else {
+        let Some((mut device, timeline, checksum)) = found else {
             return Err(Damage::Invariant("the row about the device is missing".to_owned()).into());
         };
-        device
-            .seal()
-            .verify(checksum, || "the row about the device".to_owned())?;
+        let what = || "the row about the device".to_owned();
+        device.seal(&timeline).verify(checksum, what)?;
+        device.state.timeline =
+            serde_json::from_str(&timeline).map_err(|_| Problem::from(Damage::Row(what())))?;
         Ok(device)
     }
 
     pub(crate) fn save(&self, connection: &Connection) -> Result<(), Problem> {
+        let Self { state, digest, .. } = self;
+        // What cannot be written as JSON does not arise: there are no maps in it.
+        let timeline = serde_json::to_string(&state.timeline).unwrap_or_default();
+        let moment = |moment: Option<Timestamp>| moment.map(|moment| moment.0);
         let mut statement = connection.prepare_cached(
-            "REPLACE INTO device VALUES
-             (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "REPLACE INTO device VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?;
-        let columns = self.columns();
-        let Columns {
-            set_up,
-            epoch_days,
-            capacities:
-                [
-                    querier,
-                    global,
-                    impression_site,
-                    conversion_site,
-                    user_action,
-                ],
-            domain_cap,
-            moments: [epoch_start, last_clear, latest],
-        } = columns;
         statement.execute(params![
-            set_up,
-            epoch_days,
-            querier,
-            global,
-            impression_site,
-            conversion_site,
-            user_action,
-            domain_cap,
-            self.state.enabled,
-            epoch_start,
-            last_clear,
-            latest,
-            self.state.next_user_action.cast_signed(),
-            self.state.next_object.cast_signed(),
-            self.first_epoch.0,
-            self.digest.sum.cast_signed(),
-            self.digest.rows.cast_signed(),
+            timeline,
+            state.enabled,
+            state.first_epoch.0,
+            moment(state.last_clear),
+            moment(state.latest),
+            moment(state.latest_use),
+            state.next_user_action.cast_signed(),
+            state.next_object.cast_signed(),
+            state.mentions.cast_signed(),
+            digest.sum.cast_signed(),
+            digest.rows.cast_signed(),
             self.writes.cast_signed(),
             self.closed_cleanly,
-            self.seal().checksum,
+            self.seal(&timeline).checksum,
         ])?;
         Ok(())
     }
 
-    fn columns(&self) -> Columns {
-        let setup = self.state.setup;
-        let micro = |capacity: fn(&Capacities) -> Capacity| {
-            let amount = capacity(&setup?.capacities).amount()?;
-            Some(amount.get().cast_signed())
-        };
-        let moment = |moment: Option<Timestamp>| moment.map(|moment| moment.0);
-        Columns {
-            set_up: setup.is_some(),
-            epoch_days: i64::from(setup.map_or(0, |setup| setup.epoch_days)),
-            capacities: [
-                micro(|of| of.querier),
-                micro(|of| of.global),
-                micro(|of| of.impression_site),
-                micro(|of| of.conversion_site),
-                micro(|of| of.user_action),
-            ],
-            domain_cap: setup
-                .and_then(|setup| setup.domain_cap)
-                .map(|cap| i64::from(cap.get())),
-            moments: [
-                moment(self.state.epoch_start),
-                moment(self.state.last_clear),
-                moment(self.state.latest),
-            ],
-        }
-    }
-
-    fn seal(&self) -> Seal {
-        let columns = self.columns();
-        let mut row = Row::of(Table::Device)
-            .int(i64::from(columns.set_up))
-            .int(columns.epoch_days)
-            .optional(columns.domain_cap)
-            .int(i64::from(self.state.enabled))
-            .int(self.state.next_user_action.cast_signed())
-            .int(self.state.next_object.cast_signed())
-            .int(self.first_epoch.0)
-            .int(self.digest.sum.cast_signed())
-            .int(self.digest.rows.cast_signed())
+    fn seal(&self, timeline: &str) -> Seal {
+        let Self { state, digest, .. } = self;
+        let moments = [state.last_clear, state.latest, state.latest_use];
+        let row = Row::of(Table::Device)
+            .int(i64::from(state.enabled))
+            .int(state.first_epoch.0)
+            .int(state.next_user_action.cast_signed())
+            .int(state.next_object.cast_signed())
+            .int(state.mentions.cast_signed())
+            .int(digest.sum.cast_signed())
+            .int(digest.rows.cast_signed())
             .int(self.writes.cast_signed())
             .int(i64::from(self.closed_cleanly));
-        for value in columns.capacities.into_iter().chain(columns.moments) {
-            row = row.optional(value);
-        }
-        row.seal()
+        let row = moments
+            .into_iter()
+            .fold(row, |row, moment| row.optional(moment.map(|it| it.0)));
+        row.bytes(timeline.as_bytes()).seal()
     }
 }
 
-/// The parts of the row that are not just numbers.
-struct Columns {
-    set_up: bool,
-    epoch_days: i64,
-    capacities: [Option<i64>; 5],
-    domain_cap: Option<i64>,
-    moments: [Option<i64>; 3],
+/// The row as the first two versions of the schema had it, in the order in which it is hashed.
+pub(crate) struct OldDevice([Option<i64>; 19]);
+
+const DOMAIN_CAP: usize = 2;
+const DIGEST: usize = 7;
+const CAPACITIES: usize = 11;
+
+impl OldDevice {
+    pub(crate) fn load(connection: &Connection) -> Result<Option<Self>, Problem> {
+        let columns = "set_up, epoch_days, domain_cap, enabled, next_user_action, next_object, \
+            first_epoch, digest, ledger_rows, writes, closed_cleanly, querier, global, \
+            impression_site, conversion_site, user_action, epoch_start, last_clear, latest";
+        let sql = format!("SELECT {columns}, checksum FROM device WHERE id = 1");
+        let found = connection
+            .query_row(&sql, [], |row| {
+                let mut values = [None; 19];
+                for (at, value) in values.iter_mut().enumerate() {
+                    *value = row.get(at)?;
+                }
+                Ok((Self(values), row.get(values.len())?))
+            })
+            .optional()?;
+        let Some((device, checksum)) = found else {
+            return Ok(None);
+        };
+        let what = || "the row about the device".to_owned();
+        device.seal().verify(checksum, what)?;
+        Ok(Some(device))
+    }
+
+    fn seal(&self) -> Seal {
+        let values = self.0.into_iter().enumerate();
+        let row = values.fold(Row::of(Table::Device), |row, (at, value)| match at {
+            DOMAIN_CAP | CAPACITIES.. => row.optional(value),
+            _ => row.int(value.unwrap_or_default()),
+        });
+        row.seal()
+    }
+
+    pub(crate) fn digest(&self) -> Digest {
+        let number = |at: usize| self.0[at].unwrap_or_default().cast_unsigned();
+        Digest {
+            sum: number(DIGEST),
+            rows: number(DIGEST + 1),
+        }
+    }
+
+    pub(crate) fn set_digest(
+        &mut self,
+        connection: &Connection,
+        digest: Digest,
+    ) -> Result<(), Problem> {
+        let (sum, rows) = (digest.sum.cast_signed(), digest.rows.cast_signed());
+        (self.0[DIGEST], self.0[DIGEST + 1]) = (Some(sum), Some(rows));
+        connection.execute(
+            "UPDATE device SET digest = ?, ledger_rows = ?, checksum = ?",
+            [sum, rows, self.seal().checksum],
+        )?;
+        Ok(())
+    }
+
+    /// The rules that it had. It did not say how losses are charged: as the profile that has these
+    /// limits does.
+    fn rules(&self) -> Result<Rules, Problem> {
+        let capacity = |at: usize| {
+            let micro = self.0[CAPACITIES + at];
+            let amount = micro.map(|micro| MicroEpsilon::new(micro.cast_unsigned()));
+            Capacity::from(amount)
+        };
+        let capacities = Capacities {
+            querier: capacity(0),
+            global: capacity(1),
+            impression_site: capacity(2),
+            conversion_site: capacity(3),
+            user_action: capacity(4),
+        };
+        let number = |at: usize| self.0[at].and_then(|value| u32::try_from(value).ok());
+        let cap = number(DOMAIN_CAP).and_then(NonZeroU32::new);
+        let unlimited = |capacity| capacity == Capacity::Unlimited;
+        let draft = cap.is_none()
+            && unlimited(capacities.conversion_site)
+            && !unlimited(capacities.impression_site);
+        let profile = match draft {
+            true => Profile::W3cDraft,
+            false => Profile::BigBird,
+        };
+        let policy = profile.policy().to_builder().capacities(capacities);
+        let policy = match cap {
+            Some(cap) => policy.domain_cap(cap.get()),
+            None => policy.no_domain_cap(),
+        };
+        let wrong = |_| Problem::from(Damage::Row("the rules of the device".to_owned()));
+        let policy: Policy = policy.build().map_err(wrong)?;
+        Ok(Rules {
+            epoch_days: number(1).unwrap_or(7),
+            policy,
+        })
+    }
+}
+
+/// The third version of the schema: every epoch has its own rules.
+pub(crate) fn migrate_to_3(connection: &Connection) -> Result<(), Problem> {
+    let old = OldDevice::load(connection)?;
+    connection.execute_batch(
+        "DROP TABLE device;
+         -- One row: the user agent's own state, and the digest over the ledger.
+         CREATE TABLE device (
+             id INTEGER PRIMARY KEY CHECK (id = 1),
+             timeline TEXT NOT NULL,
+             enabled INTEGER NOT NULL,
+             first_epoch INTEGER NOT NULL,
+             last_clear INTEGER,
+             latest INTEGER,
+             latest_use INTEGER,
+             next_user_action INTEGER NOT NULL,
+             next_object INTEGER NOT NULL,
+             mentions INTEGER NOT NULL,
+             digest INTEGER NOT NULL,
+             ledger_rows INTEGER NOT NULL,
+             writes INTEGER NOT NULL,
+             closed_cleanly INTEGER NOT NULL,
+             checksum INTEGER NOT NULL
+         ) STRICT;",
+    )?;
+    let Some(old) = old else {
+        return Ok(());
+    };
+    let [epoch_start, last_clear, latest] = [16, 17, 18].map(|at| old.0[at].map(Timestamp));
+    let number = |at: usize| old.0[at].unwrap_or_default().cast_unsigned();
+    let device = Device {
+        state: State {
+            enabled: number(3) != 0,
+            timeline: match epoch_start {
+                Some(start) => Timeline::starting(start, old.rules()?),
+                None => Timeline::default(),
+            },
+            first_epoch: EpochIndex(number(6).cast_signed()),
+            last_clear,
+            latest,
+            latest_use: latest,
+            next_user_action: number(4),
+            next_object: number(5),
+            mentions: 0,
+        },
+        digest: old.digest(),
+        writes: number(9),
+        closed_cleanly: number(10) != 0,
+    };
+    device.save(connection)
 }

@@ -1,10 +1,6 @@
 //! Filters, and sites that the user closed.
 
-use std::collections::HashMap;
-
-use bigbird::{
-    Balance, Capacity, Charge, Check, EpochIndex, Filter, MicroEpsilon, Refusal, SiteId, UserAction,
-};
+use bigbird::{Charge, EpochIndex, Filter, MicroEpsilon, SiteId, UserAction};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::{Damage, Problem};
@@ -106,7 +102,11 @@ fn verify_closed(site: SiteId, until: EpochIndex, checksum: i64) -> Result<Seal,
 
 impl SqliteTransaction<'_> {
     /// What was consumed of a filter; nothing if it was never charged.
-    fn consumed(&self, epoch: EpochIndex, filter: Filter) -> Result<MicroEpsilon, Problem> {
+    pub(crate) fn consumed_of(
+        &self,
+        epoch: EpochIndex,
+        filter: Filter,
+    ) -> Result<MicroEpsilon, Problem> {
         // A report looks each filter up before it charges it.
         if let Some(known) = self.consumed.borrow().get(&(epoch, filter)) {
             return Ok(*known);
@@ -141,97 +141,15 @@ impl SqliteTransaction<'_> {
         Ok(Some(consumed))
     }
 
-    /// The capacity of a filter. Before the store is set up there is none, and nothing can pay.
-    fn capacity(&self, filter: Filter) -> Capacity {
-        match &self.device.state.setup {
-            Some(setup) => setup.capacities.of(filter.kind()),
-            None => Capacity::Finite(MicroEpsilon::ZERO),
-        }
-    }
-
-    pub(crate) fn balance(&self, epoch: EpochIndex, filter: Filter) -> Result<Balance, Problem> {
-        let capacity = self.capacity(filter);
-        let consumed = match capacity {
-            Capacity::Unlimited => MicroEpsilon::ZERO,
-            // Pruned, hence spent.
-            Capacity::Finite(capacity) if epoch < self.device.first_epoch => capacity,
-            Capacity::Finite(_) => self.consumed(epoch, filter)?,
-        };
-        Ok(Balance { capacity, consumed })
-    }
-
-    /// Every filter that was charged, with what it holds, by epoch and in the order of [`Filter`].
-    pub(crate) fn charged(&self) -> Result<Vec<(EpochIndex, Filter, Balance)>, Problem> {
-        let mut all = Vec::new();
-        scan(self.connection(), |row, _| {
-            let balance = Balance {
-                capacity: self.capacity(row.filter),
-                consumed: row.consumed,
-            };
-            all.push((row.epoch, row.filter, balance));
-            Ok(())
-        })?;
-        all.sort_unstable_by_key(|(epoch, filter, _)| (*epoch, *filter));
-        Ok(all)
-    }
-
-    /// What the filters will hold after these charges; or those that cannot pay.
-    pub(crate) fn after(
-        &self,
-        charges: &[Charge],
-    ) -> Result<Result<Vec<Charged>, Refusal>, Problem> {
-        let mut after: Vec<Charged> = Vec::new();
-        let mut places: HashMap<(EpochIndex, Filter), usize> = HashMap::new();
-        let mut refused = Vec::new();
-        for charge in charges.iter().filter(|charge| !charge.amount.is_zero()) {
-            let (epoch, filter) = (charge.epoch, charge.filter);
-            let at = match places.get(&(epoch, filter)) {
-                Some(&at) => at,
-                None => {
-                    let balance = self.balance(epoch, filter)?;
-                    if balance.capacity == Capacity::Unlimited {
-                        continue;
-                    }
-                    places.insert((epoch, filter), after.len());
-                    after.push(Charged {
-                        epoch,
-                        filter,
-                        before: balance.consumed,
-                        balance,
-                    });
-                    after.len() - 1
-                }
-            };
-            let charged = &mut after[at];
-            if charged.balance.covers(charge.amount) {
-                charged.balance.consumed += charge.amount;
-            } else {
-                refused.push(Check {
-                    epoch,
-                    filter,
-                    balance: charged.balance,
-                    asked: charge.amount,
-                });
-            }
-        }
-        if refused.is_empty() {
-            return Ok(Ok(after));
-        }
-        Ok(Err(Refusal::Filters(refused)))
-    }
-
-    pub(crate) fn write_charged(&mut self, charged: &[Charged]) -> Result<(), Problem> {
-        let mut statement = self.store.connection.prepare_cached(
-            "INSERT INTO filter VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT DO UPDATE SET consumed = ?4, checksum = ?5",
-        )?;
-        for &Charged {
+    pub(crate) fn charge(&mut self, charges: &[Charge]) -> Result<(), Problem> {
+        for &Charge {
             epoch,
             filter,
-            before,
-            balance,
-        } in charged
+            amount,
+        } in charges
         {
+            let before = self.consumed_of(epoch, filter)?;
+            let consumed = before + amount;
             let row = |consumed| FilterRow {
                 epoch,
                 filter,
@@ -241,18 +159,23 @@ impl SqliteTransaction<'_> {
             if !before.is_zero() {
                 self.device.digest.remove(row(before).seal());
             }
-            let seal = row(balance.consumed).seal();
+            let seal = row(consumed).seal();
             let (kind, id) = key(filter);
-            statement.execute([
-                epoch.0,
-                kind,
-                id,
-                balance.consumed.get().cast_signed(),
-                seal.checksum,
-            ])?;
+            self.connection()
+                .prepare_cached(
+                    "INSERT INTO filter VALUES (?1, ?2, ?3, ?4, ?5)
+                     ON CONFLICT DO UPDATE SET consumed = ?4, checksum = ?5",
+                )?
+                .execute([
+                    epoch.0,
+                    kind,
+                    id,
+                    consumed.get().cast_signed(),
+                    seal.checksum,
+                ])?;
             self.device.digest.add(seal);
             let mut known = self.consumed.borrow_mut();
-            known.insert((epoch, filter), balance.consumed);
+            known.insert((epoch, filter), consumed);
         }
         Ok(())
     }
@@ -300,7 +223,6 @@ impl SqliteTransaction<'_> {
 
     pub(crate) fn close(&mut self, site: SiteId, until: EpochIndex) -> Result<(), Problem> {
         let before = self.closed(site)?;
-        let until = before.map_or(until, |before| before.max(until));
         let seal = seal_closed(site, until);
         self.connection().execute(
             "REPLACE INTO closed VALUES (?, ?, ?)",
@@ -312,13 +234,4 @@ impl SqliteTransaction<'_> {
         self.device.digest.add(seal);
         Ok(())
     }
-}
-
-/// A filter before and after charges.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Charged {
-    epoch: EpochIndex,
-    filter: Filter,
-    before: MicroEpsilon,
-    balance: Balance,
 }

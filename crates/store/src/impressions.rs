@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use bigbird::attribution::Touch;
+use bigbird::attribution::{Edit, EpochSize, SiteSize, Touch};
 use bigbird::{
     AttributionQuery, EpochIndex, Impression, Query as _, Relevant, SiteId, Timestamp, UserAction,
 };
+use bigbird_user_agent::Selection;
 use rusqlite::{Connection, OptionalExtension, Row as Found, params};
 
 use crate::error::{Damage, Problem};
@@ -170,17 +171,26 @@ fn decode_audience(bytes: &[u8]) -> Option<(Vec<SiteId>, Vec<SiteId>)> {
     Some((sites, words.collect()))
 }
 
-/// Gives every impression, by epoch and in the order of saving, having verified each.
+/// Gives the impressions of a selection, by epoch and in the order of saving, having verified each.
 pub(crate) fn scan(
     connection: &Connection,
+    selection: Selection,
     mut each: impl FnMut(EpochIndex, u32, Impression<'_>) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
-    let mut statement = connection.prepare_cached(concat!(
-        "SELECT ",
-        columns!(),
-        " FROM impression i ORDER BY epoch, seq"
-    ))?;
-    let mut rows = statement.query([])?;
+    let (condition, value) = match selection {
+        Selection::All => ("?1 IS NOT NULL", 0),
+        Selection::On(site) => ("site = ?1", i64::from(site.0)),
+        Selection::Naming(site) => (
+            "caller = ?1 OR (epoch, seq) IN
+             (SELECT epoch, seq FROM reach WHERE kind IN (1, 2, 3) AND id = ?1)",
+            i64::from(site.0),
+        ),
+        Selection::ExpiringBefore(moment) => ("expires < ?1", moment.0),
+    };
+    let columns = columns!();
+    let sql = format!("SELECT {columns} FROM impression i WHERE {condition} ORDER BY epoch, seq");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query([value])?;
     while let Some(row) = rows.next()? {
         let (epoch, seq, stored) = Stored::read(row)?;
         each(epoch, seq, stored.impression())?;
@@ -360,63 +370,90 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// Saves an impression; if that makes too many in its epoch, the oldest of the site that has
-    /// most there goes, and of several such sites, of the one whose oldest is oldest.
-    pub(crate) fn write_impression(
+    /// What the limit of impressions needs to know of an epoch in which a site saves one.
+    pub(crate) fn size_of(&self, epoch: EpochIndex, site: SiteId) -> Result<EpochSize, Problem> {
+        let connection = self.connection();
+        let mut statement =
+            connection.prepare_cached("SELECT impressions FROM epoch_size WHERE epoch = ?")?;
+        let impressions: Option<u32> = statement
+            .query_row([epoch.0], |row| row.get(0))
+            .optional()?;
+        let impressions = impressions.unwrap_or_default();
+        // Only a full epoch need look for what goes.
+        let size = |sql: &str, values: &[i64]| -> Result<Option<SiteSize>, Problem> {
+            let found = connection.prepare_cached(sql)?.query_row(
+                rusqlite::params_from_iter(values),
+                |row| {
+                    Ok(SiteSize {
+                        impressions: row.get(0)?,
+                        oldest: row.get(1)?,
+                    })
+                },
+            );
+            Ok(found.optional()?)
+        };
+        Ok(EpochSize {
+            impressions,
+            largest: size(
+                "SELECT impressions, oldest FROM crowd WHERE epoch = ?
+                 ORDER BY impressions DESC, oldest LIMIT 1",
+                &[epoch.0],
+            )?,
+            own: size(
+                "SELECT impressions, oldest FROM crowd WHERE epoch = ? AND site = ?",
+                &[epoch.0, i64::from(site.0)],
+            )?,
+        })
+    }
+
+    /// Stores an impression at the end of its epoch.
+    pub(crate) fn append(
         &mut self,
         epoch: EpochIndex,
         impression: &Impression<'_>,
     ) -> Result<(), Problem> {
-        if epoch < self.device.first_epoch {
-            return Ok(());
-        }
         let stored = Stored::new(impression);
-        let Some(size) = self.append(epoch, &stored)? else {
-            return Ok(());
-        };
-        if size > i64::from(self.store.limits.impressions_per_epoch.get()) {
-            let evicted: Option<u32> = self
-                .connection()
-                .prepare_cached(
-                    "SELECT oldest FROM crowd WHERE epoch = ?
-                     ORDER BY impressions DESC, oldest LIMIT 1",
-                )?
-                .query_row([epoch.0], |row| row.get(0))
-                .optional()?;
-            if let Some(seq) = evicted {
-                self.remove(epoch, seq)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Stores an impression and says how many its epoch has now; or does not, if the epoch has no
-    /// more numbers.
-    fn append(&mut self, epoch: EpochIndex, stored: &Stored) -> Result<Option<i64>, Problem> {
         let connection = self.connection();
-        let (size, next): (i64, i64) = connection
+        let next: i64 = connection
             .prepare_cached(
                 "INSERT INTO epoch_size VALUES (?, 1, 1) ON CONFLICT DO UPDATE
                  SET impressions = impressions + 1, next_seq = next_seq + 1
-                 RETURNING impressions, next_seq",
+                 RETURNING next_seq",
             )?
-            .query_row([epoch.0], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let Ok(seq) = u32::try_from(next - 1) else {
-            connection.execute(
-                "UPDATE epoch_size SET impressions = impressions - 1, next_seq = next_seq - 1
-                 WHERE epoch = ?",
-                [epoch.0],
-            )?;
-            return Ok(None);
-        };
-        self.insert(epoch, seq, stored)?;
+            .query_row([epoch.0], |row| row.get(0))?;
+        let seq = u32::try_from(next - 1).map_err(|_| Problem::Exhausted("impressions"))?;
+        self.insert(epoch, seq, &stored)?;
         connection
             .prepare_cached(
                 "INSERT INTO crowd VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE
                  SET impressions = impressions + 1",
             )?
             .execute(params![epoch.0, stored.site.0, seq])?;
-        Ok(Some(size))
+        Ok(())
+    }
+
+    /// Removes an impression, or changes who may measure it.
+    pub(crate) fn edit(&mut self, edit: &Edit) -> Result<(), Problem> {
+        let Edit {
+            epoch,
+            order,
+            audience,
+        } = edit;
+        self.deleted = true;
+        match audience {
+            None => self.remove(*epoch, *order),
+            Some(audience) => {
+                let Some(stored) = self.take(*epoch, *order)? else {
+                    return Ok(());
+                };
+                let restricted = Stored::new(&Impression {
+                    conversion_sites: &audience.conversion_sites,
+                    conversion_callers: &audience.conversion_callers,
+                    ..stored.impression()
+                });
+                self.insert(*epoch, *order, &restricted)
+            }
+        }
     }
 
     fn insert(&self, epoch: EpochIndex, seq: u32, stored: &Stored) -> Result<(), Problem> {
@@ -496,84 +533,11 @@ impl SqliteTransaction<'_> {
         Ok(Some(stored))
     }
 
-    /// The places of the impressions that a statement gives.
-    fn places(
-        &self,
-        sql: &str,
-        parameters: impl rusqlite::Params,
-    ) -> Result<Vec<(EpochIndex, u32)>, Problem> {
-        let mut statement = self.connection().prepare_cached(sql)?;
-        let places = statement
-            .query_map(parameters, |row| Ok((EpochIndex(row.get(0)?), row.get(1)?)))?
-            .collect::<Result<_, _>>()?;
-        Ok(places)
-    }
-
-    /// Removes the impressions on some sites, or all.
-    pub(crate) fn remove_of(&mut self, sites: Option<&[SiteId]>) -> Result<(), Problem> {
-        self.erased = true;
-        let Some(sites) = sites else {
-            self.connection().execute_batch(
-                "DELETE FROM impression; DELETE FROM reach; DELETE FROM crowd;
-                 DELETE FROM epoch_size;",
-            )?;
-            return Ok(());
-        };
-        for site in sites {
-            let of_site = "SELECT epoch, seq FROM impression WHERE site = ?";
-            for (epoch, seq) in self.places(of_site, [site.0])? {
-                self.remove(epoch, seq)?;
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn remove_expired_at(&mut self, now: Timestamp) -> Result<(), Problem> {
-        // It can match at the very moment of its expiry (notes on the draft, row 12).
-        let expired = "SELECT epoch, seq FROM impression WHERE expires < ?";
-        for (epoch, seq) in self.places(expired, [now.0])? {
-            self.remove(epoch, seq)?;
-            self.erased = true;
-        }
-        Ok(())
-    }
-
-    /// Removes what a site saved, takes it off the lists of others, and removes what then nobody
-    /// may measure any more.
-    pub(crate) fn forget_impressions_of(&mut self, site: SiteId) -> Result<(), Problem> {
-        let saved = "SELECT epoch, seq FROM impression WHERE caller = ?";
-        for (epoch, seq) in self.places(saved, [site.0])? {
-            self.remove(epoch, seq)?;
-            self.erased = true;
-        }
-        let naming = "SELECT DISTINCT epoch, seq FROM reach WHERE kind IN (?, ?, ?) AND id = ?";
-        let kinds = [Reach::Site, Reach::Caller, Reach::CallerOnSites].map(|kind| kind as i64);
-        let [by_site, by_caller, on_sites] = kinds;
-        let named = params![by_site, by_caller, on_sites, site.0];
-        for (epoch, seq) in self.places(naming, named)? {
-            self.erased = true;
-            let Some(mut stored) = self.take(epoch, seq)? else {
-                continue;
-            };
-            let mut nobody = false;
-            for list in [&mut stored.conversion_sites, &mut stored.conversion_callers] {
-                let named = !list.is_empty();
-                list.retain(|other| *other != site);
-                nobody |= named && list.is_empty();
-            }
-            self.insert(epoch, seq, &stored)?;
-            if nobody {
-                self.remove(epoch, seq)?;
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn prune_impressions(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
         for table in ["impression", "reach", "crowd", "epoch_size"] {
             let sql = format!("DELETE FROM {table} WHERE epoch < ?");
             let gone = self.connection().execute(&sql, [epoch.0])?;
-            self.erased |= gone > 0;
+            self.deleted |= gone > 0;
         }
         Ok(())
     }

@@ -30,7 +30,8 @@
 //! # std::fs::create_dir_all(&folder)?;
 //! # let path = folder.join("profile.store");
 //! let store = SqliteStore::open_or_create(&path, &StoreOptions::default())?;
-//! let mut agent = UserAgent::new(Config::new(Profile::BigBird), store, Half)?;
+//! let config = Config::new(Profile::BigBird);
+//! let mut agent = UserAgent::new(config, store, Half, Timestamp(1_000))?;
 //! let click = agent.begin_user_action(Timestamp(1_000))?;
 //! let seen = Call::new("news.example", Timestamp(1_000)).by(click);
 //! agent.save_impression(&seen, &ImpressionOptions::new(2))?;

@@ -6,7 +6,7 @@ use bigbird::{AttributionObject, EpochIndex, SiteId};
 use bigbird_user_agent::{SharedConversion, StoredObject};
 use rusqlite::{Connection, Row as Found, params};
 
-use crate::device::Device;
+use crate::device::OldDevice;
 use crate::error::{Damage, Problem};
 use crate::seal::{Row, Seal, Table};
 use crate::transaction::SqliteTransaction;
@@ -57,7 +57,7 @@ impl ObjectRow {
         };
         let seal = read.seal().verify(row.get(5)?, what)?;
         let parts = decode(&read.body, read.created).filter(|it| it.conversion_site == read.site);
-        let object = parts.and_then(|parts| AttributionObject::from_parts(parts).ok());
+        let object = parts.and_then(|parts| AttributionObject::try_from(parts).ok());
         let stored = StoredObject {
             number: id.cast_unsigned(),
             shared: SharedConversion(u128::from_be_bytes(read.handle)),
@@ -147,31 +147,22 @@ impl SqliteTransaction<'_> {
                 .prepare_cached("DELETE FROM object WHERE id = ?")?
                 .execute([id])?;
             self.device.digest.remove(seal);
+            self.deleted = true;
         }
         Ok(())
     }
 
-    /// Changes every object; `None` removes it.
-    pub(crate) fn update_objects(
-        &mut self,
-        update: impl Fn(AttributionObject) -> Option<AttributionObject>,
-    ) -> Result<(), Problem> {
-        let mut changed = Vec::new();
+    pub(crate) fn prune_objects(&mut self, first: EpochIndex) -> Result<(), Problem> {
+        let mut pruned = Vec::new();
         scan(self.connection(), |stored, _| {
-            match update(stored.object.clone()) {
-                Some(object) if object == stored.object => {}
-                after => changed.push((stored, after)),
+            if stored.object.created() < first {
+                pruned.push(stored.number);
             }
             Ok(())
         })?;
-        for (stored, after) in changed {
-            self.erased = true;
-            match after {
-                Some(object) => self.write_object(&StoredObject { object, ..stored })?,
-                None => self.delete_object(stored.number)?,
-            }
-        }
-        Ok(())
+        pruned
+            .into_iter()
+            .try_for_each(|number| self.delete_object(number))
     }
 }
 
@@ -187,17 +178,17 @@ pub(crate) fn migrate_to_2(connection: &Connection) -> Result<(), Problem> {
         })?
         .collect::<Result<_, _>>()?;
     drop(statement);
-    if !old.is_empty() {
-        let mut device = Device::load(connection)?;
+    if let Some(mut device) = OldDevice::load(connection)? {
+        let mut digest = device.digest();
         for (id, site, body, checksum) in old {
             let row = Row::of(Table::Object)
                 .int(id)
                 .site(SiteId(site))
                 .bytes(&body);
             let what = || format!("attribution object {id}");
-            device.digest.remove(row.seal().verify(checksum, what)?);
+            digest.remove(row.seal().verify(checksum, what)?);
         }
-        device.save(connection)?;
+        device.set_digest(connection, digest)?;
     }
     connection.execute_batch(
         "DROP TABLE object;

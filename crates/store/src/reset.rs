@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use bigbird::{EpochIndex, Timestamp};
-use bigbird_user_agent::State;
+use bigbird::{EpochIndex, Profile, Timestamp};
+use bigbird_user_agent::{Rules, State, Timeline};
 
 use crate::device::Device;
 use crate::error::{Problem, StoreError};
@@ -90,26 +90,32 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
 /// The state of a new store in the place of an old one.
 fn closed_until_now(old: State, now: Timestamp) -> Device {
     const HOUR_MS: i64 = 3_600_000;
-    let latest = [Some(now), old.latest, old.last_clear]
+    let latest = [Some(now), old.latest, old.latest_use, old.last_clear]
         .into_iter()
         .max()
         .flatten();
-    let state = State {
+    let mut state = State {
         last_clear: latest,
         latest,
-        // Else at the full hour, as any. Nothing is read before the epoch ends, a whole one later.
-        epoch_start: old.epoch_start.or(Some(Timestamp(
-            now.0.div_euclid(HOUR_MS).saturating_mul(HOUR_MS),
-        ))),
+        latest_use: latest,
         ..old
     };
-    let current = latest.and_then(|latest| state.epoch_of(latest));
+    if state.timeline.eras().is_empty() {
+        // At the full hour, as any. Nothing is read before the epoch ends, a whole one later; then
+        // whoever opens the store has its own rules.
+        let start = Timestamp(now.0.div_euclid(HOUR_MS).saturating_mul(HOUR_MS));
+        let rules = Rules {
+            epoch_days: 7,
+            policy: Profile::BigBird.policy(),
+        };
+        state.timeline = Timeline::starting(start, rules);
+    }
+    if let Some(current) = latest.and_then(|latest| state.timeline.epoch(latest)) {
+        state.first_epoch = EpochIndex(current.0.saturating_add(1)).max(state.first_epoch);
+        state.timeline.prune_before(state.first_epoch);
+    }
     Device {
         state,
-        first_epoch: match current {
-            Some(current) => EpochIndex(current.0.saturating_add(1)),
-            None => EpochIndex(i64::MIN),
-        },
         ..Device::new()
     }
 }

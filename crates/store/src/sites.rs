@@ -1,19 +1,13 @@
 //! The numbers of sites. They are part of the ledger: a site whose name was lost would get a new
 //! number, and with it new budgets.
 
-use std::collections::HashSet;
-
-use bigbird::{Filter, SiteId};
+use bigbird::SiteId;
 use bigbird_user_agent::Site;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Problem;
 use crate::seal::{Row, Seal, Table};
 use crate::transaction::SqliteTransaction;
-use crate::{admissions, filters, impressions, objects};
-
-/// The largest number that a site can have.
-const LAST: i64 = u32::MAX as i64 - 1;
 
 pub(crate) fn seal(id: SiteId, name: &str) -> Seal {
     Row::of(Table::Site).site(id).bytes(name.as_bytes()).seal()
@@ -50,24 +44,21 @@ impl SqliteTransaction<'_> {
         Ok(Some(SiteId(id)))
     }
 
-    pub(crate) fn number_site(&mut self, site: &Site) -> Result<SiteId, Problem> {
-        if let Some(id) = self.site_number(site)? {
-            return Ok(id);
-        }
-        let last: i64 = self
+    pub(crate) fn largest_number(&self) -> Result<Option<SiteId>, Problem> {
+        let mut statement = self
             .connection()
-            .prepare_cached("SELECT ifnull(max(id), -1) FROM site")?
-            .query_row([], |row| row.get(0))?;
-        let id = match u32::try_from(last + 1) {
-            Ok(id) if i64::from(id) <= LAST => SiteId(id),
-            _ => return Err(Problem::Exhausted("sites")),
-        };
+            .prepare_cached("SELECT max(id) FROM site")?;
+        let last: Option<u32> = statement.query_row([], |row| row.get(0))?;
+        Ok(last.map(SiteId))
+    }
+
+    pub(crate) fn name_site(&mut self, id: SiteId, site: &Site) -> Result<(), Problem> {
         let seal = seal(id, site.as_str());
         self.connection()
             .prepare_cached("INSERT INTO site VALUES (?, ?, ?)")?
             .execute(params![id.0, site.as_str(), seal.checksum])?;
         self.device.digest.add(seal);
-        Ok(id)
+        Ok(())
     }
 
     pub(crate) fn site_name(&self, id: SiteId) -> Result<Option<Site>, Problem> {
@@ -84,58 +75,14 @@ impl SqliteTransaction<'_> {
         Ok(Some(Site::from_stored(name)))
     }
 
-    /// Forgets the names that nothing stored names any more.
-    pub(crate) fn sweep_sites(&mut self) -> Result<(), Problem> {
-        let used = used_sites(self.connection())?;
-        let mut unused = Vec::new();
-        scan(self.connection(), |id, _, seal| {
-            if !used.contains(&id) {
-                unused.push((id, seal));
-            }
-            Ok(())
-        })?;
-        let mut statement = self
-            .store
-            .connection
-            .prepare_cached("DELETE FROM site WHERE id = ?")?;
-        for (id, seal) in unused {
-            statement.execute([id.0])?;
-            self.device.digest.remove(seal);
-            self.erased = true;
+    pub(crate) fn forget_name(&mut self, id: SiteId) -> Result<(), Problem> {
+        if let Some(site) = self.site_name(id)? {
+            self.connection()
+                .prepare_cached("DELETE FROM site WHERE id = ?")?
+                .execute([id.0])?;
+            self.device.digest.remove(seal(id, site.as_str()));
+            self.deleted = true;
         }
         Ok(())
     }
-}
-
-/// Every site that something stored names.
-pub(crate) fn used_sites(connection: &Connection) -> Result<HashSet<SiteId>, Problem> {
-    let mut used = HashSet::new();
-    impressions::scan(connection, |_, _, impression| {
-        used.insert(impression.site);
-        used.insert(impression.caller());
-        used.extend(impression.conversion_sites);
-        used.extend(impression.conversion_callers);
-        Ok(())
-    })?;
-    filters::scan(connection, |row, _| {
-        if let Filter::Querier(site) | Filter::ImpressionSite(site) | Filter::ConversionSite(site) =
-            row.filter
-        {
-            used.insert(site);
-        }
-        Ok(())
-    })?;
-    admissions::scan(connection, |block, _| {
-        used.extend(block.entries().map(|(_, site)| site));
-        Ok(())
-    })?;
-    filters::scan_closed(connection, |site, _, _| {
-        used.insert(site);
-        Ok(())
-    })?;
-    objects::scan(connection, |stored, _| {
-        used.extend(stored.object.sites());
-        Ok(())
-    })?;
-    Ok(used)
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bigbird::StoreLimits;
 use bigbird_user_agent::Storage;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -21,8 +20,6 @@ use crate::{verify, vfs};
 /// How a store is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreOptions {
-    /// How many impressions are kept.
-    pub limits: StoreLimits,
     /// How long to wait for other processes that hold the lock.
     pub wait: Duration,
     /// After how many pages of the write-ahead log SQLite moves them into the database file, as
@@ -31,10 +28,9 @@ pub struct StoreOptions {
 }
 
 impl Default for StoreOptions {
-    /// 100,000 impressions an epoch, half a minute, 4 MB.
+    /// Half a minute, 4 MB.
     fn default() -> Self {
         Self {
-            limits: StoreLimits::default(),
             wait: Duration::from_secs(30),
             checkpoint_pages: 1000,
         }
@@ -49,7 +45,6 @@ impl Default for StoreOptions {
 #[derive(Debug)]
 pub struct SqliteStore {
     pub(crate) connection: Connection,
-    pub(crate) limits: StoreLimits,
     path: PathBuf,
     wait: Duration,
     /// Which file it is, to notice when another takes its place.
@@ -118,7 +113,6 @@ impl SqliteStore {
         keep_log(&connection, true)?;
         let mut store = Self {
             connection,
-            limits: options.limits,
             path: path.to_owned(),
             wait: options.wait,
             identity: Identity::of(&metadata),

@@ -2,13 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 
-use bigbird::attribution::Touch;
+use bigbird::attribution::{EpochSize, Touch};
 use bigbird::{
-    Admission, AttributionQuery, Balance, Changes, Check, CommitError, EpochIndex, EventStore,
-    Filter, Impression, LedgerStore, LedgerView, MicroEpsilon, Refusal, Relevant, SiteId,
-    Timestamp, UserAction,
+    Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView, MicroEpsilon,
+    Relevant, SiteId, UserAction,
 };
-use bigbird_user_agent::{SharedConversion, Site, State, StoredObject, Transaction};
+use bigbird_user_agent::{
+    ChangeSet, Row, Rows, SharedConversion, Site, State, StoredObject, Transaction, View,
+};
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
 
@@ -16,24 +17,22 @@ use crate::admissions::Known;
 use crate::device::Device;
 use crate::error::{Problem, StoreError};
 use crate::store::SqliteStore;
+use crate::{admissions, filters, impressions, objects, sites};
 
 /// A transaction on a [`SqliteStore`]: it holds the lock from its beginning, and what it changes is
-/// on the disk when [`finish`](Transaction::finish) returns. Dropped before, it never happened.
+/// on the disk when [`commit`](Transaction::commit) returns. Dropped before, it never happened.
 #[derive(Debug)]
 pub struct SqliteTransaction<'t> {
     pub(crate) store: &'t mut SqliteStore,
     /// As it will be.
     pub(crate) device: Device,
-    /// As it is.
-    loaded: Device,
     /// What it has read of filters and caps, and written since.
     pub(crate) consumed: RefCell<FxHashMap<(EpochIndex, Filter), MicroEpsilon>>,
     pub(crate) blocks: RefCell<FxHashMap<(i64, EpochIndex), Known>>,
-    /// Whether it writes also if nothing changed: a conversion that charged nothing must not be
-    /// told from another by its write.
-    writes: bool,
-    /// Whether something was deleted that should not be found in the file any more.
-    pub(crate) erased: bool,
+    /// Whether something was deleted.
+    pub(crate) deleted: bool,
+    /// Whether what was deleted should not be found in the file any more.
+    erase: bool,
     finished: bool,
     /// Whether something failed: what is half done must not be finished.
     failed: Cell<bool>,
@@ -55,11 +54,10 @@ impl<'t> SqliteTransaction<'t> {
         Self {
             store,
             device,
-            loaded: device,
             consumed: RefCell::default(),
             blocks: RefCell::default(),
-            writes: false,
-            erased: false,
+            deleted: false,
+            erase: false,
             finished: false,
             failed: Cell::new(false),
         }
@@ -69,17 +67,56 @@ impl<'t> SqliteTransaction<'t> {
         &self.store.connection
     }
 
+    fn write(&mut self, changes: &ChangeSet) -> Result<(), Problem> {
+        if let Some(state) = &changes.state {
+            self.device.state.clone_from(state);
+        }
+        for (id, site) in &changes.named {
+            self.name_site(*id, site)?;
+        }
+        self.charge(&changes.ledger.charges)?;
+        for &admit in &changes.ledger.admissions {
+            self.write_admission(admit)?;
+        }
+        for saved in &changes.saved {
+            self.append(saved.epoch, &saved.impression())?;
+        }
+        for edit in &changes.edited {
+            self.edit(edit)?;
+        }
+        for &(site, until) in &changes.closed {
+            self.close(site, until)?;
+        }
+        for stored in &changes.objects {
+            self.write_object(stored)?;
+        }
+        for &number in &changes.dropped_objects {
+            self.delete_object(number)?;
+        }
+        if let Some(first) = changes.pruned_before {
+            self.consumed.get_mut().clear();
+            self.blocks.get_mut().clear();
+            self.prune_filters(first)?;
+            self.prune_admissions(first)?;
+            self.prune_impressions(first)?;
+            self.prune_objects(first)?;
+        }
+        for &id in &changes.unnamed {
+            self.forget_name(id)?;
+        }
+        self.erase |= changes.erase;
+        Ok(())
+    }
+
     fn end(mut self) -> Result<(), Problem> {
         if self.failed.get() {
             return Err(Problem::HalfDone);
         }
-        if self.writes || self.device != self.loaded {
-            self.device.writes = self.device.writes.wrapping_add(1);
-            self.device.save(self.connection())?;
-        }
+        self.device.writes = self.device.writes.wrapping_add(1);
+        self.device.save(self.connection())?;
         self.connection().prepare_cached("COMMIT")?.execute([])?;
         self.finished = true;
-        if self.erased {
+        if self.erase && self.deleted {
             self.store.erase();
         }
         Ok(())
@@ -99,40 +136,42 @@ impl<'t> SqliteTransaction<'t> {
         })
     }
 
-    fn commit_changes(&mut self, changes: &Changes) -> Result<Result<(), Refusal>, Problem> {
-        self.writes = true;
-        for &admit in &changes.admissions {
-            let admission = self.admission_of(admit.user_action, admit.epoch, admit.site)?;
-            if admission == Admission::Refused {
-                return Ok(Err(Refusal::Admission(admit)));
+    pub(crate) fn visit_rows(
+        &self,
+        rows: Rows,
+        mut visit: impl FnMut(Row<'_>),
+    ) -> Result<(), Problem> {
+        let connection = self.connection();
+        match rows {
+            Rows::Names => sites::scan(connection, |id, name, _| {
+                visit(Row::Name(id, &Site::from_stored(name)));
+                Ok(())
+            }),
+            Rows::Filters => filters::scan(connection, |row, _| {
+                visit(Row::Filter(row.epoch, row.filter, row.consumed));
+                Ok(())
+            }),
+            Rows::Admissions => admissions::scan(connection, |block, _| {
+                for (action, site) in block.entries() {
+                    visit(Row::Admission(action, block.epoch, site));
+                }
+                Ok(())
+            }),
+            Rows::Closings => filters::scan_closed(connection, |site, until, _| {
+                visit(Row::Closing(site, until));
+                Ok(())
+            }),
+            Rows::Objects => objects::scan(connection, |stored, _| {
+                visit(Row::Object(&stored));
+                Ok(())
+            }),
+            Rows::Impressions(selection) => {
+                impressions::scan(connection, selection, |epoch, seq, impression| {
+                    visit(Row::Impression(epoch, seq, impression));
+                    Ok(())
+                })
             }
         }
-        let charged = match self.after(&changes.charges)? {
-            Ok(charged) => charged,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        self.write_charged(&charged)?;
-        for &admit in &changes.admissions {
-            // The same admission twice is one.
-            if self.admission_of(admit.user_action, admit.epoch, admit.site)? == Admission::Room {
-                self.write_admission(admit)?;
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    fn prune(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
-        if epoch > self.device.first_epoch {
-            self.device.first_epoch = epoch;
-            self.consumed.get_mut().clear();
-            self.blocks.get_mut().clear();
-            self.prune_filters(epoch)?;
-            self.prune_admissions(epoch)?;
-            self.prune_impressions(epoch)?;
-        }
-        // With a clock that is behind, one may have been created since.
-        let first = self.device.first_epoch;
-        self.update_objects(|object| (object.created() >= first).then_some(object))
     }
 }
 
@@ -145,33 +184,20 @@ impl Drop for SqliteTransaction<'_> {
 impl LedgerView for SqliteTransaction<'_> {
     type Error = StoreError;
 
-    fn first_epoch(&self) -> Result<EpochIndex, StoreError> {
-        Ok(self.device.first_epoch)
-    }
-
-    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), StoreError> {
+    fn consumed(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), StoreError> {
         for check in checks {
-            check.balance = self.at(self.balance(epoch, check.filter))?;
+            check.balance.consumed = self.at(self.consumed_of(epoch, check.filter))?;
         }
         Ok(())
     }
 
-    fn admission(
+    fn admitted(
         &self,
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admission, StoreError> {
-        self.at(self.admission_of(action, epoch, site))
-    }
-}
-
-impl LedgerStore for SqliteTransaction<'_> {
-    fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<StoreError>> {
-        let committed = self.commit_changes(changes);
-        self.at(committed)
-            .map_err(CommitError::Store)?
-            .map_err(CommitError::Refused)
+    ) -> Result<Admitted, StoreError> {
+        self.at(self.admitted_to(action, epoch, site))
     }
 }
 
@@ -188,84 +214,29 @@ impl EventStore<AttributionQuery> for SqliteTransaction<'_> {
     }
 }
 
-impl Transaction<StoreError> for SqliteTransaction<'_> {
+impl View<StoreError> for SqliteTransaction<'_> {
     fn state(&self) -> Result<State, StoreError> {
-        Ok(self.device.state)
+        Ok(self.device.state.clone())
     }
 
-    fn set_state(&mut self, state: &State) -> Result<(), StoreError> {
-        self.device.state = *state;
-        Ok(())
-    }
-
-    fn find_site(&self, site: &Site) -> Result<Option<SiteId>, StoreError> {
+    fn site_id(&self, site: &Site) -> Result<Option<SiteId>, StoreError> {
         self.at(self.site_number(site))
-    }
-
-    fn site_id(&mut self, site: &Site) -> Result<SiteId, StoreError> {
-        let id = self.number_site(site);
-        self.at(id)
     }
 
     fn site(&self, id: SiteId) -> Result<Option<Site>, StoreError> {
         self.at(self.site_name(id))
     }
 
-    fn filters(&self) -> Result<Vec<(EpochIndex, Filter, Balance)>, StoreError> {
-        self.at(self.charged())
-    }
-
-    fn save_impression(
-        &mut self,
-        epoch: EpochIndex,
-        impression: &Impression<'_>,
-    ) -> Result<(), StoreError> {
-        let saved = self.write_impression(epoch, impression);
-        self.at(saved)
-    }
-
-    fn forget_site(&mut self, site: SiteId) -> Result<(), StoreError> {
-        let forgotten = self.forget_impressions_of(site).and_then(|()| {
-            self.update_objects(|mut object| {
-                object.forget_site(site);
-                Some(object)
-            })
-        });
-        self.at(forgotten)
-    }
-
-    fn remove_impressions(&mut self, sites: Option<&[SiteId]>) -> Result<(), StoreError> {
-        let removed = self.remove_of(sites);
-        self.at(removed)
-    }
-
-    fn remove_expired(&mut self, now: Timestamp) -> Result<(), StoreError> {
-        let removed = self.remove_expired_at(now);
-        self.at(removed)
-    }
-
-    fn close_site(&mut self, site: SiteId, until: EpochIndex) -> Result<(), StoreError> {
-        let closed = self.close(site, until);
-        self.at(closed)
+    fn last_site(&self) -> Result<Option<SiteId>, StoreError> {
+        self.at(self.largest_number())
     }
 
     fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, StoreError> {
         self.at(self.closed(site))
     }
 
-    fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), StoreError> {
-        let pruned = self.prune(epoch);
-        self.at(pruned)
-    }
-
-    fn forget_unused_sites(&mut self) -> Result<(), StoreError> {
-        let swept = self.sweep_sites();
-        self.at(swept)
-    }
-
-    fn put_object(&mut self, stored: StoredObject) -> Result<(), StoreError> {
-        let put = self.write_object(&stored);
-        self.at(put)
+    fn size(&self, epoch: EpochIndex, site: SiteId) -> Result<EpochSize, StoreError> {
+        self.at(self.size_of(epoch, site))
     }
 
     fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, StoreError> {
@@ -276,12 +247,18 @@ impl Transaction<StoreError> for SqliteTransaction<'_> {
         self.at(self.listed_objects())
     }
 
-    fn remove_object(&mut self, number: u64) -> Result<(), StoreError> {
-        let removed = self.delete_object(number);
-        self.at(removed)
+    fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), StoreError> {
+        self.at(self.visit_rows(rows, visit))
+    }
+}
+
+impl Transaction<StoreError> for SqliteTransaction<'_> {
+    fn apply(&mut self, changes: &ChangeSet) -> Result<(), StoreError> {
+        let written = self.write(changes);
+        self.at(written)
     }
 
-    fn finish(self) -> Result<(), StoreError> {
+    fn commit(self) -> Result<(), StoreError> {
         let path = self.store.path().to_owned();
         self.end()
             .map_err(|problem| StoreError::new(&path, problem))

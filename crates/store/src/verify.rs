@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bigbird::{Capacity, EpochIndex, SiteId};
+use bigbird::{Capacity, EpochIndex, Policies as _, Policy, SiteId};
+use bigbird_user_agent::{Row, Rows, Selection};
 use rusqlite::{Connection, ffi};
 
 use crate::device::Device;
@@ -17,20 +18,20 @@ use crate::{admissions, filters, impressions, objects, sites};
 /// than it may.
 pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Problem> {
     let mut digest = Digest::default();
-    let setup = device.state.setup;
-    let kept = |epoch: EpochIndex| epoch >= device.first_epoch;
+    let policy = |epoch| device.state.policy(epoch);
     sites::scan(connection, |_, _, seal| {
         digest.add(seal);
         Ok(())
     })?;
     filters::scan(connection, |row, seal| {
         digest.add(seal);
-        let capacity = setup.map(|setup| setup.capacities.of(row.filter.kind()));
+        let policy = policy(row.epoch);
+        let capacity = policy.map(|policy| policy.capacities().of(row.filter.kind()));
         let within = match capacity {
             Some(Capacity::Finite(capacity)) => row.consumed <= capacity,
             Some(Capacity::Unlimited) | None => false,
         };
-        holds(within && kept(row.epoch), || {
+        holds(within, || {
             let (kind, epoch) = (row.filter.kind(), row.epoch.0);
             format!(
                 "the {kind} in epoch {epoch} has consumed {}, more than it may",
@@ -38,24 +39,20 @@ pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Pro
             )
         })
     })?;
-    let cap = setup
-        .and_then(|setup| setup.domain_cap)
-        .map_or(0, |cap| cap.get() as usize);
     admissions::scan(connection, |block, seal| {
         digest.add(seal);
-        let mut of_action: BTreeMap<_, usize> = BTreeMap::new();
+        let mut of_action: BTreeMap<_, u32> = BTreeMap::new();
         for (action, _) in block.entries() {
             *of_action.entry(action).or_default() += 1;
         }
-        holds(
-            kept(block.epoch) && of_action.values().all(|&sites| sites <= cap),
-            || {
-                format!(
-                    "a user action in epoch {} has more sites than it may",
-                    block.epoch.0
-                )
-            },
-        )
+        let cap = policy(block.epoch).and_then(Policy::domain_cap);
+        let within = cap.is_some_and(|cap| of_action.values().all(|&sites| sites <= cap.get()));
+        holds(within, || {
+            format!(
+                "a user action in epoch {} has more sites than it may",
+                block.epoch.0
+            )
+        })
     })?;
     filters::scan_closed(connection, |_, _, seal| {
         digest.add(seal);
@@ -101,7 +98,7 @@ pub fn check(path: impl AsRef<Path>) -> Result<Checked, StoreError> {
     let path = store.path().to_owned();
     let checked = SqliteTransaction::look(&mut store).and_then(|transaction| {
         structure(transaction.connection())?;
-        everything(transaction.connection(), &transaction.device)
+        everything(&transaction)
     });
     checked.map_err(|problem| StoreError::new(&path, problem))
 }
@@ -118,24 +115,34 @@ fn structure(connection: &Connection) -> Result<(), Problem> {
     Err(Damage::Structure(found.lines().collect::<Vec<_>>().join(", ")).into())
 }
 
-fn everything(connection: &Connection, device: &Device) -> Result<Checked, Problem> {
+fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
+    let (connection, device) = (transaction.connection(), &transaction.device);
     ledger(connection, device)?;
     let mut checked = Checked::default();
-    filters::scan(connection, |_, _| {
-        checked.filters += 1;
-        Ok(())
-    })?;
-    objects::scan(connection, |_, _| {
-        checked.objects += 1;
-        Ok(())
-    })?;
-    let mut named = BTreeSet::new();
-    sites::scan(connection, |id, _, _| {
-        checked.sites += 1;
-        named.insert(id);
-        Ok(())
-    })?;
-    for site in sites::used_sites(connection)? {
+    let (mut named, mut used) = (BTreeSet::new(), BTreeSet::new());
+    for rows in [
+        Rows::Names,
+        Rows::Filters,
+        Rows::Admissions,
+        Rows::Closings,
+        Rows::Objects,
+        Rows::Impressions(Selection::All),
+    ] {
+        transaction.visit_rows(rows, |row| {
+            used.extend(row.sites());
+            match row {
+                Row::Name(id, _) => {
+                    named.insert(id);
+                }
+                Row::Filter(..) => checked.filters += 1,
+                Row::Object(_) => checked.objects += 1,
+                Row::Impression(..) => checked.impressions += 1,
+                Row::Admission(..) | Row::Closing(..) => {}
+            }
+        })?;
+    }
+    checked.sites = named.len() as u64;
+    for site in used {
         holds(named.contains(&site), || {
             format!("site {} has no name", site.0)
         })?;
@@ -144,8 +151,7 @@ fn everything(connection: &Connection, device: &Device) -> Result<Checked, Probl
     let mut reach = BTreeSet::new();
     let mut sizes: BTreeMap<EpochIndex, (i64, u32)> = BTreeMap::new();
     let mut crowd: BTreeMap<(EpochIndex, SiteId), (i64, u32)> = BTreeMap::new();
-    impressions::scan(connection, |epoch, seq, impression| {
-        checked.impressions += 1;
+    impressions::scan(connection, Selection::All, |epoch, seq, impression| {
         for (kind, id) in impressions::reach_of(&impression) {
             reach.insert((kind, id, epoch, seq));
         }
@@ -153,8 +159,7 @@ fn everything(connection: &Connection, device: &Device) -> Result<Checked, Probl
         *size = (size.0 + 1, seq);
         let of_site = crowd.entry((epoch, impression.site)).or_insert((0, seq));
         of_site.0 += 1;
-        let kept = device.state.epoch_start.is_none() || epoch >= device.first_epoch;
-        holds(kept, || {
+        holds(epoch >= device.state.first_epoch, || {
             format!("impression {seq} is of epoch {}, which was pruned", epoch.0)
         })
     })?;

@@ -5,11 +5,12 @@
 mod common;
 
 use bigbird::{Decision, Profile, Timestamp};
+use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::{
-    Answer, Call, ConversionOptions, ImpressionOptions, Memory, Querier, SharedAnswer,
-    SharedConversion, Storage, Transaction as _, UserAgent,
+    Answer, Call, ConversionOptions, ImpressionOptions, Querier, SharedAnswer, SharedConversion,
+    Storage, UserAgent, View as _,
 };
-use common::{DAY, SERVICE, Sequence, by, config, consumed, folder, open, options};
+use common::{DAY, SERVICE, Sequence, by, config, consumed, folder, open, released};
 use proptest::prelude::*;
 
 /// Something that happens, at an hour.
@@ -246,9 +247,9 @@ fn with_call(
 
 fn told<E: std::fmt::Debug>(answer: Result<Answer, E>) -> String {
     match answer {
-        Ok(Answer { report, decision }) => {
-            let report = report.release(Timestamp(0), Timestamp(i64::MAX)).unwrap();
-            format!("{:?} {}", report.buckets(), fates(&decision))
+        Ok(answer) => {
+            let fates = fates(&answer.decision);
+            format!("{:?} {fates}", released(answer))
         }
         Err(error) => format!("{error:?}"),
     }
@@ -267,8 +268,7 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
     let mut config = config(profile, limit);
     config.max_shared_conversions = 2;
     let mut file = Some(open(&path, &config));
-    let memory = Memory::new(&config.policy, config.store_limits);
-    let mut memory = UserAgent::new(config.clone(), memory, Sequence::default()).unwrap();
+    let mut memory = UserAgent::in_memory(config.clone(), Sequence::default());
     let mut now = 1000 * DAY;
     for (event, hours) in history {
         now += hours * 3_600_000;
@@ -277,8 +277,9 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
             let draws = memory.randomness_mut().clone();
             agent.into_storage().close().unwrap();
             bigbird_store::check(&path).unwrap();
-            let store = bigbird_store::SqliteStore::open(&path, &options(&config)).unwrap();
-            file = Some(UserAgent::new(config.clone(), store, draws).unwrap());
+            let store = SqliteStore::open(&path, &StoreOptions::default()).unwrap();
+            let reopened = UserAgent::new(config.clone(), store, draws, Timestamp(now));
+            file = Some(reopened.unwrap());
         }
         let agent = file.as_mut().unwrap();
         let (got, expected) = (happen(agent, event, now), happen(&mut memory, event, now));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{Damage, Problem, SqliteStore, StoreError, StoreOptions, backup, check, reset};
-use bigbird_user_agent::{AgentError, Config, OpenError, UserAgent};
+use bigbird_user_agent::{AgentError, Config, UserAgent};
 use common::{
     Agent, DAY, Folder, Sequence, by, by_hand, config, consumed, folder, live, measure, open,
 };
@@ -35,10 +35,8 @@ fn log_of(path: &Path) -> PathBuf {
 
 fn try_open(path: &Path, config: &Config) -> Result<Agent, StoreError> {
     let store = SqliteStore::open(path, &StoreOptions::default())?;
-    UserAgent::new(config.clone(), store, Sequence::default()).map_err(|error| match error {
-        OpenError::Store(error) => error,
-        OpenError::Setup { .. } => panic!("{error}"),
-    })
+    let now = Timestamp(i64::MIN);
+    UserAgent::new(config.clone(), store, Sequence::default(), now)
 }
 
 /// What somebody sees who uses the store: reports, and budgets after each.
@@ -273,7 +271,7 @@ fn rows_that_were_altered_by_hand_are_noticed() {
         ),
         ("UPDATE device SET digest = 0", "the row about the device"),
         (
-            "UPDATE device SET querier = querier * 2",
+            "UPDATE device SET timeline = replace(timeline, '1000000', '2000000')",
             "the row about the device",
         ),
         ("DELETE FROM device", "the row about the device"),
@@ -390,7 +388,7 @@ fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
     ] {
         assert_eq!(
             error.problem().to_string(),
-            "its schema is of version 99, this program knows up to 2"
+            "its schema is of version 99, this program knows up to 3"
         );
     }
 }
@@ -665,8 +663,8 @@ fn an_interrupted_reset_is_taken_up() {
 /// What is half done cannot be finished, whoever passes over an error.
 #[test]
 fn a_transaction_that_failed_cannot_be_finished() {
-    use bigbird::{Changes, Filter, LedgerStore as _, LedgerView as _};
-    use bigbird_user_agent::{Storage as _, Transaction as _};
+    use bigbird::{Capacity, Filter, LedgerView as _};
+    use bigbird_user_agent::{ChangeSet, Storage as _, Transaction as _, View as _};
     let folder = folder();
     let (path, config) = sample(&folder);
     let mut agent = open(&path, &config);
@@ -675,14 +673,12 @@ fn a_transaction_that_failed_cannot_be_finished() {
         .execute("UPDATE filter SET consumed = 1 WHERE kind = 1", [])
         .unwrap();
     let mut tx = agent.storage_mut().begin().unwrap();
-    let epoch = tx.state().unwrap().epoch_of(Timestamp(110 * DAY)).unwrap();
-    let mut checks = [bigbird::Check::new(
-        epoch,
-        Filter::Global,
-        bigbird::MicroEpsilon::new(1),
-    )];
-    assert!(tx.look_up(epoch, &mut checks).is_err());
-    tx.commit(&Changes::default()).unwrap();
-    let error = tx.finish().unwrap_err();
+    let timeline = tx.state().unwrap().timeline;
+    let epoch = timeline.epoch(Timestamp(110 * DAY)).unwrap();
+    let asked = bigbird::MicroEpsilon::new(1);
+    let unread = bigbird::Check::new(epoch, Filter::Global, Capacity::Finite(asked), asked);
+    assert!(tx.consumed(epoch, &mut [unread]).is_err());
+    tx.apply(&ChangeSet::default()).unwrap();
+    let error = tx.commit().unwrap_err();
     assert!(matches!(error.problem(), Problem::HalfDone), "{error}");
 }

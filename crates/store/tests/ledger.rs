@@ -6,15 +6,15 @@ mod common;
 use std::fs;
 
 use bigbird::{
-    Admission, Admit, Capacity, Changes, Charge, Check, CommitError, EpochIndex, Filter,
-    LedgerStore as _, LedgerView as _, MicroEpsilon, Profile, Refusal, Timestamp, UserAction,
+    Admit, Charge, Check, EpochIndex, Filter, FilterKind, LedgerView as _, MicroEpsilon,
+    Policies as _, Profile, SiteId, Timestamp, UserAction,
 };
 use bigbird_store::{Problem, SqliteStore, SqliteTransaction, StoreOptions, check};
 use bigbird_user_agent::{
-    ConversionOptions, ImpressionOptions, Localhost, SharedConversion, Site, Storage as _,
-    Transaction as _,
+    ChangeSet, ConversionOptions, ImpressionOptions, Localhost, Row, Rows, SharedConversion, Site,
+    State, Storage as _, Timeline, Transaction as _, View as _,
 };
-use common::{Agent, DAY, Folder, SERVICE, by, config, folder, live, open};
+use common::{Agent, DAY, Folder, SERVICE, by, config, folder, live, open, released};
 
 const E: EpochIndex = EpochIndex(3);
 
@@ -30,68 +30,82 @@ fn charge(epoch: EpochIndex, filter: Filter, micro: u64) -> Charge {
     }
 }
 
-fn charges(charges: &[Charge]) -> Changes {
-    Changes {
-        admissions: Vec::new(),
-        charges: charges.to_vec(),
-    }
+fn charges(charges: &[Charge]) -> ChangeSet {
+    let mut changes = ChangeSet::default();
+    changes.ledger.charges = charges.to_vec();
+    changes
+}
+
+fn check_of(epoch: EpochIndex, filter: Filter, micro: u64) -> Check {
+    let capacity = config(Profile::BigBird, 100).policy;
+    let capacity = capacity.capacities().of(filter.kind());
+    Check::new(epoch, filter, capacity, MicroEpsilon::new(micro))
 }
 
 fn consumed(tx: &SqliteTransaction<'_>, epoch: EpochIndex, filter: Filter) -> u64 {
-    let mut check = [Check::new(epoch, filter, MicroEpsilon::ZERO)];
-    tx.look_up(epoch, &mut check).unwrap();
+    let mut check = [check_of(epoch, filter, 0)];
+    tx.consumed(epoch, &mut check).unwrap();
     check[0].balance.consumed.get()
 }
 
-fn refused(result: Result<(), CommitError<bigbird_store::StoreError>>) -> Refusal {
-    match result {
-        Err(CommitError::Refused(refusal)) => refusal,
-        other => panic!("{other:?}"),
+fn filters(tx: &SqliteTransaction<'_>) -> Vec<(EpochIndex, Filter)> {
+    let mut filters = Vec::new();
+    tx.visit(Rows::Filters, &mut |row| {
+        if let Row::Filter(epoch, filter, _) = row {
+            filters.push((epoch, filter));
+        }
+    })
+    .unwrap();
+    filters
+}
+
+/// A state in which epochs have begun, so that they have rules.
+fn begun() -> State {
+    let rules = config(Profile::BigBird, 100).rules();
+    State {
+        timeline: Timeline::starting(Timestamp(0), rules),
+        ..State::default()
     }
 }
 
 #[test]
-fn charges_are_made_all_or_none() {
+fn charges_add_up_and_the_atomic_check_sees_them() {
     let folder = folder();
     let mut store = store(&folder);
     let mut tx = store.begin().unwrap();
-    let shop = tx
-        .site_id(&Site::parse("shop.example", Localhost::Refused).unwrap())
-        .unwrap();
+    let shop = SiteId(0);
+    let name = Site::parse("shop.example", Localhost::Refused).unwrap();
     let (querier, quota) = (Filter::Querier(shop), Filter::ConversionSite(shop));
     // Several charges to one filter add up.
-    tx.commit(&charges(&[
+    let paid = [
         charge(E, querier, 300_000),
         charge(E, Filter::Global, 300_000),
         charge(E, querier, 600_000),
-    ]))
+    ];
+    tx.apply(&ChangeSet {
+        state: Some(begun()),
+        named: vec![(shop, name)],
+        ..charges(&paid)
+    })
     .unwrap();
     assert_eq!(consumed(&tx, E, querier), 900_000);
     // One that cannot pay: nobody does.
-    let refusal = refused(tx.commit(&charges(&[
-        charge(E, Filter::Global, 100_000),
-        charge(E, quota, 100_000),
-        charge(E, querier, 100_001),
-    ])));
-    let Refusal::Filters(short) = refusal else {
-        panic!("{refusal}");
-    };
-    assert_eq!(short.len(), 1);
-    assert_eq!((short[0].filter, short[0].short_by().get()), (querier, 1));
+    let mut checks = [
+        check_of(E, querier, 100_001),
+        check_of(E, Filter::Global, 100_000),
+        check_of(E, quota, 100_000),
+    ];
+    let short = bigbird::first_short(&tx, E, &mut checks).unwrap();
+    assert_eq!(short, Some(FilterKind::Querier));
+    let short: Vec<u64> = checks.iter().map(|check| check.short_by().get()).collect();
+    assert_eq!(short, [1, 0, 0]);
     assert_eq!(
         [consumed(&tx, E, Filter::Global), consumed(&tx, E, quota)],
         [300_000, 0]
     );
-    // Nothing touches no filter, and what is not limited keeps no record.
-    tx.commit(&charges(&[
-        charge(E, quota, 0),
-        charge(E, Filter::UserAction(UserAction(1)), 5_000_000),
-    ]))
-    .unwrap();
-    tx.finish().unwrap();
+    tx.commit().unwrap();
     let tx = store.begin().unwrap();
-    let filters: Vec<Filter> = tx.filters().unwrap().into_iter().map(|it| it.1).collect();
-    assert_eq!(filters, [querier, Filter::Global]);
+    assert_eq!(filters(&tx), [(E, querier), (E, Filter::Global)]);
     drop(tx);
     store.close().unwrap();
     check(folder.file("store")).unwrap();
@@ -102,16 +116,17 @@ fn a_transaction_that_is_dropped_never_happened() {
     let folder = folder();
     let mut store = store(&folder);
     let mut tx = store.begin().unwrap();
-    tx.commit(&charges(&[charge(E, Filter::Global, 7)]))
-        .unwrap();
-    tx.site_id(&Site::from_stored("gone.example")).unwrap();
+    let gone = Site::from_stored("gone.example");
+    tx.apply(&ChangeSet {
+        named: vec![(SiteId(0), gone.clone())],
+        ..charges(&[charge(E, Filter::Global, 7)])
+    })
+    .unwrap();
+    assert_eq!(consumed(&tx, E, Filter::Global), 7);
     drop(tx);
     let tx = store.begin().unwrap();
     assert_eq!(consumed(&tx, E, Filter::Global), 0);
-    assert_eq!(
-        tx.find_site(&Site::from_stored("gone.example")).unwrap(),
-        None
-    );
+    assert_eq!(tx.site_id(&gone).unwrap(), None);
 }
 
 #[test]
@@ -119,53 +134,64 @@ fn what_was_pruned_pays_nothing_and_admits_nobody() {
     let folder = folder();
     let mut store = store(&folder);
     let mut tx = store.begin().unwrap();
-    let site = tx.site_id(&Site::from_stored("shop.example")).unwrap();
+    let site = SiteId(0);
     let admit = Admit {
         user_action: UserAction(5),
         epoch: E,
         site,
     };
-    tx.commit(&Changes {
-        admissions: vec![admit],
-        charges: vec![charge(E, Filter::Global, 1)],
+    let mut changes = ChangeSet {
+        state: Some(begun()),
+        named: vec![(site, Site::from_stored("shop.example"))],
+        closed: vec![(site, E)],
+        ..charges(&[charge(E, Filter::Global, 1)])
+    };
+    changes.ledger.admissions = vec![admit];
+    tx.apply(&changes).unwrap();
+    let admitted = tx.admitted(UserAction(5), E, site).unwrap();
+    assert!(admitted.already && admitted.sites == 1);
+    let first_epoch = EpochIndex(4);
+    tx.apply(&ChangeSet {
+        state: Some(State {
+            first_epoch,
+            ..begun()
+        }),
+        pruned_before: Some(first_epoch),
+        ..ChangeSet::default()
     })
     .unwrap();
-    tx.close_site(site, E).unwrap();
-    tx.prune_before(EpochIndex(4)).unwrap();
-    // It stays so, and an earlier epoch is pruned already.
-    tx.prune_before(EpochIndex(2)).unwrap();
-    tx.finish().unwrap();
-    let mut tx = store.begin().unwrap();
-    assert_eq!(tx.first_epoch().unwrap(), EpochIndex(4));
-    let mut checks = [Check::new(E, Filter::Global, MicroEpsilon::new(1))];
-    tx.look_up(E, &mut checks).unwrap();
-    assert!(!checks[0].fits() && checks[0].balance.capacity != Capacity::Unlimited);
-    refused(tx.commit(&charges(&[charge(E, Filter::Global, 1)])));
-    let admission = tx.admission(UserAction(5), E, site).unwrap();
-    assert_eq!(admission, Admission::Refused);
-    let admissions = vec![admit];
-    let refusal = refused(tx.commit(&Changes {
-        admissions,
-        charges: Vec::new(),
-    }));
-    assert_eq!(refusal, Refusal::Admission(admit));
+    tx.commit().unwrap();
+    let tx = store.begin().unwrap();
+    let state = tx.state().unwrap();
+    assert_eq!(state.first_epoch, first_epoch);
+    // Without rules, nothing pays and nobody is admitted.
+    assert!(state.policy(E).is_none() && state.policy(first_epoch).is_some());
+    assert_eq!(tx.admitted(UserAction(5), E, site).unwrap().sites, 0);
     assert_eq!(tx.closed_until(site).unwrap(), None);
-    assert_eq!(tx.filters().unwrap(), []);
+    assert_eq!(filters(&tx), []);
+    drop(tx);
+    store.close().unwrap();
+    check(folder.file("store")).unwrap();
 }
 
 #[test]
 fn a_site_stays_closed_until_the_later_epoch() {
     let folder = folder();
-    let mut store = store(&folder);
-    let mut tx = store.begin().unwrap();
-    let site = tx.site_id(&Site::from_stored("shop.example")).unwrap();
-    for until in [3, 7, 5] {
-        tx.close_site(site, EpochIndex(until)).unwrap();
+    let path = folder.file("store");
+    let mut agent = open(&path, &config(Profile::BigBird, 100));
+    let closed = ["shop.example".to_owned()];
+    let mut longest = None;
+    for day in [21, 49, 35] {
+        let now = Timestamp(day * DAY);
+        agent.clear_browsing_history(&closed, false, now).unwrap();
+        let tx = agent.storage_mut().begin().unwrap();
+        let site = tx.site_id(&Site::from_stored("shop.example")).unwrap();
+        let until = tx.closed_until(site.unwrap()).unwrap();
+        longest = longest.max(tx.state().unwrap().timeline.epoch(now));
+        assert_eq!(until, longest);
     }
-    assert_eq!(tx.closed_until(site).unwrap(), Some(EpochIndex(7)));
-    tx.finish().unwrap();
-    store.close().unwrap();
-    check(folder.file("store")).unwrap();
+    agent.into_storage().close().unwrap();
+    check(&path).unwrap();
 }
 
 /// There is a limit of objects, and an object ends with the epoch of its creation, whatever was paid
@@ -201,13 +227,23 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     assert_eq!(check(&path).unwrap().objects, 5);
     let last = object(&mut agent, 19).unwrap();
     let created = last.object.created();
-    let mut tx = agent.storage_mut().begin().unwrap();
-    tx.prune_before(created).unwrap();
-    tx.finish().unwrap();
+    let prune = |agent: &mut Agent, epoch: EpochIndex| {
+        let mut tx = agent.storage_mut().begin().unwrap();
+        let state = State {
+            first_epoch: epoch,
+            ..tx.state().unwrap()
+        };
+        tx.apply(&ChangeSet {
+            state: Some(state),
+            pruned_before: Some(epoch),
+            ..ChangeSet::default()
+        })
+        .unwrap();
+        tx.commit().unwrap();
+    };
+    prune(&mut agent, created);
     assert_eq!(kept(&mut agent).len(), 5);
-    let mut tx = agent.storage_mut().begin().unwrap();
-    tx.prune_before(EpochIndex(created.0 + 1)).unwrap();
-    tx.finish().unwrap();
+    prune(&mut agent, EpochIndex(created.0 + 1));
     assert_eq!(check(&path).unwrap().objects, 0);
     // To whoever comes for a share, it is as if nothing had been attributed.
     let call = bigbird_user_agent::Call {
@@ -218,11 +254,7 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     let answer = agent
         .take_share(SharedConversion(1), &call, &options)
         .unwrap();
-    let report = answer
-        .report
-        .release(call.now, Timestamp(i64::MAX))
-        .unwrap();
-    assert!(report.is_null());
+    assert_eq!(released(answer), [0; 5]);
 }
 
 /// What the user forgets is in none of the files any more, and they become small again.

@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 use bigbird::{Policy, Profile, Timestamp};
 use bigbird_store::{Contents, SqliteStore, StoreOptions, check};
 use bigbird_user_agent::{
-    Action, Call, Config, ConversionOptions, SharedConversion, Storage as _, Transaction as _,
-    UserAgent,
+    Action, Call, Config, ConversionOptions, SharedConversion, Storage as _, UserAgent, View as _,
 };
 use common::{Agent, DAY, Folder, SERVICE, Sequence, by, consumed, folder};
 
 /// Every version before this one, closed and killed.
-const OLD: [&str; 2] = ["v1", "v1-killed"];
+const OLD: [&str; 4] = ["v1", "v1-killed", "v2", "v2-killed"];
 
 fn fixture(name: &str) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -41,10 +40,12 @@ fn open(path: &Path) -> Agent {
         .conversion_site(1.2);
     let config = Config {
         policy: policy.build().unwrap(),
-        ..Config::new(Profile::BigBird).with_service(SERVICE)
+        ..Config::new(Profile::BigBird)
+            .with_service(SERVICE)
+            .for_testing()
     };
     let store = SqliteStore::open(path, &StoreOptions::default()).unwrap();
-    UserAgent::new(config, store, Sequence::default()).unwrap()
+    UserAgent::new(config, store, Sequence::default(), Timestamp(116 * DAY)).unwrap()
 }
 
 /// What every filter had consumed.
@@ -96,30 +97,37 @@ fn nothing_is_refunded() {
         assert_eq!(consumed(&agent.budgets().unwrap()), before(name), "{name}");
         drop(agent);
         let checked = check(&path).unwrap();
-        assert_eq!((checked.impressions, checked.objects), (60, 0), "{name}");
+        let objects = if name.starts_with("v1") { 0 } else { 2 };
+        assert_eq!(
+            (checked.impressions, checked.objects),
+            (60, objects),
+            "{name}"
+        );
         let contents = Contents::read(&path).unwrap();
         assert_eq!(contents.closed.len(), 1, "{name}");
         assert!(contents.state.next_user_action > 1, "{name}");
     }
 }
 
+/// Takes the share of `more-ads.example`, and says whether it was paid for.
+fn take(agent: &mut Agent, number: u128, site: &str) -> bool {
+    let call = Call {
+        intermediary: Some("more-ads.example"),
+        ..by(site, 600, 115 * DAY + 30_000)
+    };
+    let options = conversion(0.1, &["more-ads.example"]);
+    let answer = agent.take_share(SharedConversion(number), &call, &options);
+    answer.unwrap().decision.any_passed()
+}
+
 /// Shared conversions of version 1 are forgotten: it is not known when they were created. Their shares
 /// are null and free, what was paid for them stays paid, and new ones are created.
 #[test]
 fn shared_conversions_of_the_first_version_end() {
-    for name in OLD {
+    for name in ["v1", "v1-killed"] {
         let folder = folder();
         let path = copy(&folder, name);
         let mut agent = open(&path);
-        let take = |agent: &mut Agent, number: u128, site: &str| {
-            let call = Call {
-                intermediary: Some("more-ads.example"),
-                ..by(site, 600, 115 * DAY + 30_000)
-            };
-            let options = conversion(0.1, &["more-ads.example"]);
-            let answer = agent.take_share(SharedConversion(number), &call, &options);
-            answer.unwrap().decision.any_passed()
-        };
         assert!(!take(&mut agent, 1, "shop-1.example"), "{name}");
         assert!(!take(&mut agent, 2, "shop-2.example"), "{name}");
         assert_eq!(consumed(&agent.budgets().unwrap()), before(name), "{name}");
@@ -133,6 +141,56 @@ fn shared_conversions_of_the_first_version_end() {
         assert_eq!(numbers, [3], "{name}: numbers go on");
         drop(tx);
         assert!(take(&mut agent, 3, "shop-0.example"), "{name}");
+        drop(agent);
+        check(&path).unwrap();
+    }
+}
+
+/// Since version 2, shared conversions go on: a share that was not taken is still there, once.
+#[test]
+fn shared_conversions_of_the_second_version_go_on() {
+    for name in ["v2", "v2-killed"] {
+        let folder = folder();
+        let path = copy(&folder, name);
+        let mut agent = open(&path);
+        for (number, site) in [(1, "shop-1.example"), (2, "shop-2.example")] {
+            assert!(take(&mut agent, number, site), "{name}");
+            assert!(!take(&mut agent, number, site), "{name}");
+        }
+        drop(agent);
+        check(&path).unwrap();
+    }
+}
+
+/// An epoch of an older store keeps the rules that it began with, whatever the store is opened with;
+/// new rules begin with the next.
+#[test]
+fn an_older_store_keeps_its_rules() {
+    for name in OLD {
+        let folder = folder();
+        let path = copy(&folder, name);
+        let rich = Config {
+            policy: Policy::builder()
+                .querier(100.0)
+                .global(100.0)
+                .build()
+                .unwrap(),
+            epoch_days: 1,
+            ..Config::new(Profile::BigBird).with_service(SERVICE)
+        };
+        let store = SqliteStore::open(&path, &StoreOptions::default()).unwrap();
+        let now = Timestamp(115 * DAY + 20_000);
+        let mut agent = UserAgent::new(rich.clone(), store, Sequence::default(), now).unwrap();
+        for site in ["shop-1.example", "shop-2.example", "shop-3.example"] {
+            let call = by(site, 500, now.0);
+            let answer = agent.measure_conversion(&call, &conversion(0.4, &[]));
+            assert!(!answer.unwrap().decision.any_passed(), "{name}: {site}");
+        }
+        assert_eq!(consumed(&agent.budgets().unwrap()), before(name), "{name}");
+        let eras = agent.eras().unwrap();
+        let days: Vec<u32> = eras.iter().map(|era| era.rules.epoch_days).collect();
+        assert_eq!(days, [7, 1], "{name}");
+        assert!(eras[1].begins > now, "{name}");
         drop(agent);
         check(&path).unwrap();
     }

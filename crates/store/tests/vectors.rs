@@ -6,8 +6,8 @@ mod common;
 use std::path::Path;
 
 use bigbird_conformance::{Case, RunError, Tally, read, vectors};
-use bigbird_store::SqliteStore;
-use common::{Folder, options};
+use bigbird_store::{SqliteStore, StoreOptions};
+use common::Folder;
 
 fn run(cases: &[(String, Case)]) -> Tally {
     // They are not about the disk.
@@ -15,9 +15,9 @@ fn run(cases: &[(String, Case)]) -> Tally {
     let mut number = 0;
     let tally = Tally::of(cases, |case| {
         number += 1;
-        case.run_on(None, |config| {
+        case.run_on(None, || {
             let path = folder.file(&format!("store-{number}"));
-            let store = SqliteStore::open_or_create(path, &options(config));
+            let store = SqliteStore::open_or_create(path, &StoreOptions::default());
             store.map_err(|error| RunError::caused_by(&error))
         })
     });

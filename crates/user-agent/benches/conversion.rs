@@ -27,7 +27,9 @@ type Agent = UserAgent<Memory, Half>;
 /// A user agent with so many impressions over 28 days and five epochs, ten of which are for the
 /// shop. Its budgets are finite and never run dry.
 fn agent(stored: u32) -> (Agent, Action) {
-    let mut config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let mut config = Config::new(Profile::BigBird)
+        .with_service(SERVICE)
+        .for_testing();
     let mut policy = config.policy.to_builder();
     for kind in FilterKind::ALL {
         if kind != FilterKind::UserAction {
@@ -76,6 +78,8 @@ fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
         .report
         .release(call.now, Timestamp(i64::MAX))
         .unwrap()
+        .histogram
+        .unwrap()
         .total()
 }
 
@@ -96,6 +100,8 @@ fn take((agent, bought): &mut (Agent, Action), site: &str, shared: SharedConvers
     let report = taken.unwrap().report;
     report
         .release(call.now, Timestamp(i64::MAX))
+        .unwrap()
+        .histogram
         .unwrap()
         .total()
 }

@@ -36,11 +36,12 @@ const REQUESTS: &str = r#"
 "#;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let config = Config::new(Profile::BigBird).with_service("https://agg.example");
+    let config = Config::new(Profile::BigBird)
+        .with_service("https://agg.example")
+        .for_testing();
     let player = Player::new(UserAgent::in_memory(config, Half), None);
     let serving = Serving {
         clock: StreamClock::Requests,
-        shows_histograms: true,
         warn: |what| eprintln!("{what}"),
     };
     serve(player, Cursor::new(REQUESTS), io::stdout(), serving)?;

@@ -4,30 +4,32 @@ use std::fmt;
 use std::ops::Range;
 
 use bigbird::{
-    AttributionQuery, Balance, Decision, EpochIndex, Filter, Histogram, Timestamp, UserAction,
+    AttributionQuery, Balance, Capacity, Decision, Filter, Histogram, Policies as _, Timestamp,
+    UserAction,
 };
-use thiserror::Error;
 
-use crate::call::{Action, Call, Caller, Conversion, Numbering, Querier};
+use crate::call::{Action, Call, Caller, ConversionCall, ImpressionCall, Numbering, Querier};
+use crate::clock::{Era, next};
 use crate::config::{Config, Randomness};
 use crate::decoy::Decoy;
 use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::{Explanation, FilterName};
 use crate::measure::{Measured, Measurement};
 use crate::memory::Memory;
-use crate::options::{ConversionOptions, ImpressionOptions, ValidImpression};
+use crate::options::{ConversionOptions, ImpressionOptions};
 use crate::release::Held;
+use crate::report::{Report, Seal, SealedReport, Withhold};
 use crate::shared::SharedConversion;
 use crate::site::{Localhost, Site};
-use crate::storage::{Setup, State, Storage, Transaction};
+use crate::storage::{Row, Rows, Selection, State, Storage, Transaction, View as _};
 use crate::work::Work;
 
 /// What a conversion gives.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "a report that was paid for should be released"]
 pub struct Answer {
-    /// The report, held until it is time.
-    pub report: Held<Histogram>,
+    /// The sealed report, held until it is time.
+    pub report: Held<SealedReport>,
     /// What happened and why; it stays on the device.
     pub decision: Decision,
 }
@@ -63,54 +65,102 @@ pub struct SharedAnswer {
 }
 
 /// A user agent with a store.
-#[derive(Debug)]
 pub struct UserAgent<S, R> {
     config: Config,
     storage: S,
     randomness: R,
+    sealer: Box<dyn Seal + Send>,
     /// Ids of user actions that this user agent may give out. They are taken from the store many
     /// at a time, so that a click costs no write; what is left at the end is never used.
     reserved: Range<u64>,
     decoy: Decoy,
 }
 
+impl<S: fmt::Debug, R> fmt::Debug for UserAgent<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UserAgent")
+            .field("config", &self.config)
+            .field("storage", &self.storage)
+            .finish_non_exhaustive()
+    }
+}
+
 /// How many ids of user actions are taken at a time.
 const RESERVED: u64 = 1024;
+
+/// Makes a call: what it changes is written down, and durable when this returns. **Every call writes
+/// once**, also if nothing changed: a call that charged or kept nothing must not be told from another
+/// by that.
+fn perform<T: Transaction<E>, E, R: Randomness, A>(
+    mut transaction: T,
+    config: &Config,
+    randomness: &mut R,
+    call: impl FnOnce(&mut Work<'_, T, E, R>) -> Result<A, E>,
+) -> Result<A, E> {
+    let answer = prepare(&mut transaction, config, randomness, call)?;
+    transaction.commit()?;
+    Ok(answer)
+}
+
+/// One of several calls that are made durable together.
+fn prepare<T: Transaction<E>, E, R: Randomness, A>(
+    transaction: &mut T,
+    config: &Config,
+    randomness: &mut R,
+    call: impl FnOnce(&mut Work<'_, T, E, R>) -> Result<A, E>,
+) -> Result<A, E> {
+    let mut work = Work::new(transaction, config, randomness)?;
+    let answer = call(&mut work)?;
+    let changes = work.into_changes()?;
+    transaction.apply(&changes)?;
+    Ok(answer)
+}
+
+/// Makes a call on a user agent.
+macro_rules! perform {
+    ($agent:expr, $call:expr) => {
+        $agent.storage.begin().and_then(|transaction| {
+            perform(transaction, &$agent.config, &mut $agent.randomness, $call)
+        })
+    };
+}
 
 impl<R: Randomness> UserAgent<Memory, R> {
     /// A user agent that keeps everything in memory.
     pub fn in_memory(config: Config, randomness: R) -> Self {
-        let memory = Memory::new(&config.policy, config.store_limits);
-        let mut agent = Self::assemble(config, memory, randomness);
-        let setup = Setup::of(&agent.config);
-        let Ok(()) = agent.begin().and_then(|mut work| {
-            work.state.setup = Some(setup);
-            work.finish()
-        });
-        agent
+        Self::assemble(config, Memory::new(), randomness)
     }
 }
 
 impl<S: Storage, R: Randomness> UserAgent<S, R> {
-    /// A user agent on a store.
+    /// A user agent on a store, opened at a moment.
+    ///
+    /// If the store was used under other rules (capacities, cap, charging rules or length of epochs),
+    /// those of this configuration hold from the first epoch that begins after now and after the
+    /// latest call; of several changes before then, the last one counts. Every epoch keeps the rules
+    /// it began with, so that no change of rules brings a budget back.
     ///
     /// # Errors
-    /// If the store was set up with other epochs or another policy: what is stored would mean
-    /// something else, and budgets could come back. Or if the store failed.
-    pub fn new(config: Config, storage: S, randomness: R) -> Result<Self, OpenError<S::Error>> {
+    /// If the store failed.
+    pub fn new(
+        config: Config,
+        storage: S,
+        randomness: R,
+        now: Timestamp,
+    ) -> Result<Self, S::Error> {
         let mut agent = Self::assemble(config, storage, randomness);
-        let setup = Setup::of(&agent.config);
-        let mut work = agent.begin().map_err(OpenError::Store)?;
-        match work.state.setup {
-            Some(stored) if stored != setup => {
-                return Err(OpenError::Setup {
-                    stored: Box::new(stored),
-                    setup: Box::new(setup),
-                });
-            }
-            _ => work.state.setup = Some(setup),
-        }
-        work.finish().map_err(OpenError::Store)?;
+        perform!(agent, |work| {
+            let State {
+                last_clear,
+                latest,
+                latest_use,
+                ..
+            } = work.state;
+            let moments = [last_clear, latest, latest_use].into_iter().flatten();
+            let after = moments.fold(now, Timestamp::max);
+            work.state.timeline.change(&work.config.rules(), after);
+            Ok(())
+        })?;
         Ok(agent)
     }
 
@@ -120,8 +170,16 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             config,
             storage,
             randomness,
+            sealer: Box::new(Withhold),
             reserved: 0..0,
         }
+    }
+
+    /// The same user agent, with reports that are sealed so.
+    #[must_use]
+    pub fn sealing(mut self, sealer: impl Seal + Send + 'static) -> Self {
+        self.sealer = Box::new(sealer);
+        self
     }
 
     /// The store.
@@ -156,12 +214,11 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// If the store failed.
     pub fn begin_user_action(&mut self, now: Timestamp) -> Result<Action, S::Error> {
         if self.reserved.is_empty() {
-            let mut work = self.begin()?;
-            let first = work.state.next_user_action;
-            let end = first.saturating_add(RESERVED);
-            work.state.next_user_action = end;
-            work.finish()?;
-            self.reserved = first..end;
+            self.reserved = perform!(self, |work| {
+                let first = work.state.next_user_action;
+                work.state.next_user_action = first.saturating_add(RESERVED);
+                Ok(first..work.state.next_user_action)
+            })?;
         }
         let id = UserAction(self.reserved.next().unwrap_or(u64::MAX));
         Ok(Action(Numbering::Begun { id, at: now }))
@@ -180,11 +237,11 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let Numbering::Begun { at, .. } = action.0 else {
             return Ok(action);
         };
-        let clock = self.begin()?.known_clock();
-        let ended = match clock {
-            Some(clock) => clock.epoch(at) != clock.epoch(now),
+        let timeline = self.storage.begin()?.state()?.timeline;
+        let ended = match timeline.eras() {
             // Wherever epochs will begin, these moments are in two.
-            None => now.0.abs_diff(at.0) >= self.config.period_ms().unsigned_abs(),
+            [] => now.0.abs_diff(at.0) >= self.config.rules().period_ms().unsigned_abs(),
+            _ => timeline.epoch(at) != timeline.epoch(now),
         };
         if ended {
             return self.begin_user_action(now);
@@ -202,7 +259,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ImpressionOptions,
     ) -> Result<(), ApiError> {
-        self.validate_impression(call, options).map(|_| ())
+        self.parse_impression(*call, options).map(|_| ())
     }
 
     /// Saves an impression (the draft's "save an impression"). The page learns whether its options
@@ -230,27 +287,21 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         &mut self,
         impressions: impl IntoIterator<Item = (Call<'a>, &'a ImpressionOptions)>,
     ) -> Result<Vec<Result<(), ApiError>>, S::Error> {
-        let validated: Vec<_> = impressions
+        let parsed: Vec<_> = impressions
             .into_iter()
-            .map(|(call, options)| (call, options, self.validate_impression(&call, options)))
+            .map(|(call, options)| self.parse_impression(call, options))
             .collect();
-        if validated.iter().all(|(_, _, validated)| validated.is_err()) {
-            return Ok(validated
-                .into_iter()
-                .map(|(_, _, it)| it.map(|_| ()))
-                .collect());
+        if parsed.iter().any(Result::is_ok) {
+            let (config, randomness) = (&self.config, &mut self.randomness);
+            let mut transaction = self.storage.begin()?;
+            for impression in parsed.iter().flatten() {
+                prepare(&mut transaction, config, randomness, |work| {
+                    work.save(impression)
+                })?;
+            }
+            transaction.commit()?;
         }
-        let mut work = self.begin()?;
-        let mut answers = Vec::with_capacity(validated.len());
-        for (call, options, validated) in validated {
-            answers.push(match validated {
-                Ok((caller, valid)) => Ok(work.save(&call, &caller, options, &valid)?),
-                Err(error) => Err(error),
-            });
-        }
-        // Whether something was kept must not show.
-        work.finish_written()?;
-        Ok(answers)
+        Ok(parsed.into_iter().map(|it| it.map(|_| ())).collect())
     }
 
     /// Measures a conversion (the draft's "measure a conversion"). What is charged is durable when
@@ -268,9 +319,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
-        let conversion = self.validate(call, options)?;
-        let measured = self.measure(&conversion, Measurement::Conversion);
-        self.answer(call, measured)
+        let conversion = self.parse(call, options)?;
+        self.answer(&conversion, Measurement::Conversion)
     }
 
     /// The answer to a conversion of which nothing comes, for when the store has failed: to the
@@ -279,13 +329,14 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the call is invalid.
     pub fn null_answer(
-        &self,
+        &mut self,
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Answer, ApiError> {
-        self.validate(call, options)?;
+        let conversion = self.parse(call, options)?;
+        let null = Histogram::null(conversion.valid.histogram_size);
         Ok(Answer {
-            report: self.hold(call, Histogram::null(options.histogram_size)),
+            report: self.sealed(&conversion, null),
             decision: Decision::default(),
         })
     }
@@ -303,8 +354,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
         participants: &[&str],
     ) -> Result<SharedAnswer, AgentError<S::Error>> {
-        let conversion = self.validate(call, options)?;
-        let participants = self.validate_participants(participants)?;
+        let conversion = self.parse(call, options)?;
+        let participants = self.parse_participants(participants)?;
         let measured = self.measure(&conversion, Measurement::Create(&participants));
         let measured = measured.map_err(AgentError::Store)?;
         Ok(SharedAnswer {
@@ -324,8 +375,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
         participants: &[&str],
     ) -> Result<SharedAnswer, ApiError> {
-        self.validate(call, options)?;
-        self.validate_participants(participants)?;
+        self.parse(call, options)?;
+        self.parse_participants(participants)?;
         let shared = SharedConversion(self.randomness.handle(0));
         Ok(SharedAnswer {
             shared: self.hold(call, shared),
@@ -345,9 +396,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
-        let conversion = self.validate_share(call, options)?;
-        let measured = self.measure(&conversion, Measurement::Share(shared));
-        self.answer(call, measured)
+        let conversion = self.parse_share(call, options)?;
+        self.answer(&conversion, Measurement::Share(shared))
     }
 
     /// Says what a conversion would give and why. Nothing is charged, stored or chosen. For
@@ -360,7 +410,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Explanation, AgentError<S::Error>> {
-        let conversion = self.validate(call, options)?;
+        let conversion = self.parse(call, options)?;
         let explained = self.dry_run(&conversion, Measurement::Conversion);
         explained.map_err(AgentError::Store)
     }
@@ -376,8 +426,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
         participants: &[&str],
     ) -> Result<Explanation, AgentError<S::Error>> {
-        let conversion = self.validate(call, options)?;
-        let participants = self.validate_participants(participants)?;
+        let conversion = self.parse(call, options)?;
+        let participants = self.parse_participants(participants)?;
         let explained = self.dry_run(&conversion, Measurement::Create(&participants));
         explained.map_err(AgentError::Store)
     }
@@ -393,7 +443,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Explanation, AgentError<S::Error>> {
-        let conversion = self.validate_share(call, options)?;
+        let conversion = self.parse_share(call, options)?;
         let explained = self.dry_run(&conversion, Measurement::Share(shared));
         explained.map_err(AgentError::Store)
     }
@@ -405,14 +455,14 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// If the store failed. A host that has no site has no impressions.
     pub fn clear_impressions_for_site(&mut self, host: &str) -> Result<(), S::Error> {
         // Whatever the development switch says, so that what was saved can be cleared.
-        let Ok(site) = Site::parse(host, Localhost::Allowed) else {
+        let site = Site::parse_with(host, Localhost::Allowed, &*self.config.domains);
+        let Ok(site) = site else {
             return Ok(());
         };
-        let mut tx = self.storage.begin()?;
-        if let Some(id) = tx.find_site(&site)? {
-            tx.forget_site(id)?;
-        }
-        tx.finish()
+        perform!(self, |work| match work.view.site_id(&site)? {
+            Some(id) => work.forget_site(id),
+            None => Ok(()),
+        })
     }
 
     /// Clears browsing history for attribution at the user's request (the draft's algorithm of
@@ -431,11 +481,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         forget_visits: bool,
         now: Timestamp,
     ) -> Result<(), AgentError<S::Error>> {
-        let parsed: Result<Vec<Site>, _> = sites
-            .iter()
-            .map(|site| Site::parse(site, self.config.localhost))
-            .collect();
-        let sites = parsed.map_err(ApiError::from)?;
+        let sites = self.config.sites(sites.iter().map(String::as_str));
+        let sites = sites.map_err(ApiError::from)?;
         if !forget_visits && sites.is_empty() {
             let error = RangeError::new("sites", "at least 1 unless visits are forgotten", 0);
             return Err(ApiError::from(error).into());
@@ -448,27 +495,45 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         cleared.map_err(AgentError::Store)
     }
 
-    /// Every filter that was charged, in the epochs that are kept: what people may want to see.
+    /// Every filter that was charged, in the epochs that are kept, by epoch and in the order of
+    /// [`Filter`]: what people may want to see.
     ///
     /// # Errors
     /// If the store failed.
     pub fn budgets(&mut self) -> Result<Vec<Budget>, S::Error> {
-        let tx = self.storage.begin()?;
-        let filters = tx.filters()?.into_iter();
-        filters
-            .map(|(epoch, filter, balance)| {
-                let site = match filter.site() {
-                    Some(id) => tx.site(id)?,
+        let view = self.storage.begin()?;
+        let state = view.state()?;
+        let mut filters = Vec::new();
+        view.visit(Rows::Filters, &mut |row| {
+            if let Row::Filter(epoch, filter, consumed) = row {
+                filters.push((epoch, filter, consumed));
+            }
+        })?;
+        filters.sort_unstable();
+        let budget = |(epoch, filter, consumed): (_, Filter, _)| {
+            let policy = state.policy(epoch);
+            let capacity = policy.map(|policy| policy.capacities().of(filter.kind()));
+            let capacity = capacity.unwrap_or(Capacity::Finite(consumed));
+            Ok(Budget {
+                epoch: epoch.0,
+                filter,
+                site: match filter.site() {
+                    Some(id) => view.site(id)?,
                     None => None,
-                };
-                Ok(Budget {
-                    epoch: epoch.0,
-                    filter,
-                    site,
-                    balance,
-                })
+                },
+                balance: Balance { capacity, consumed },
             })
-            .collect()
+        };
+        filters.into_iter().map(budget).collect()
+    }
+
+    /// The rules of epochs, from the first that is kept: each era has its own. The last one may still
+    /// be to come.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn eras(&mut self) -> Result<Vec<Era>, S::Error> {
+        Ok(self.storage.begin()?.state()?.timeline.eras().to_vec())
     }
 
     /// Lets the API work, or stops it (the draft's section Disabling the Attribution API). A page
@@ -477,9 +542,10 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn set_enabled(&mut self, enabled: bool) -> Result<(), S::Error> {
-        let mut work = self.begin()?;
-        work.state.enabled = enabled;
-        work.finish()
+        perform!(self, |work| {
+            work.state.enabled = enabled;
+            Ok(())
+        })
     }
 
     /// Removes what no request can reach any more: expired impressions, epochs before the longest
@@ -491,27 +557,51 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn maintain(&mut self, now: Timestamp) -> Result<(), S::Error> {
-        let mut work = self.begin()?;
-        work.tx.remove_expired(now)?;
-        if let (Some(clock), Some(latest)) = (work.known_clock(), work.state.latest) {
-            let measured = EpochIndex(clock.epoch(latest).0.saturating_add(1));
-            let reachable = work.starting_epoch(clock, now);
-            work.tx.prune_before(reachable.min(measured))?;
-        }
-        work.tx.forget_unused_sites()?;
-        work.finish()
+        perform!(self, |work| {
+            // An impression can match at the very moment of its expiry (notes on the draft, row 12).
+            let expired = Selection::ExpiringBefore(now);
+            work.remove_impressions(expired, |impression| impression.expires < now)?;
+            if let Some(latest) = work.state.latest {
+                let measured = next(work.epoch(latest));
+                let reachable = work.starting_epoch(now);
+                work.prune_before(reachable.min(measured));
+            }
+            work.forget_unused_names()
+        })
     }
 
     fn answer(
-        &self,
-        call: &Call<'_>,
-        measured: Result<Measured, S::Error>,
+        &mut self,
+        conversion: &ConversionCall<'_>,
+        measurement: Measurement<'_>,
     ) -> Result<Answer, AgentError<S::Error>> {
+        let measured = self.measure(conversion, measurement);
         let measured = measured.map_err(AgentError::Store)?;
         Ok(Answer {
-            report: self.hold(call, measured.report),
+            report: self.sealed(conversion, measured.report),
             decision: measured.decision,
         })
+    }
+
+    /// Seals the report of a conversion.
+    fn sealed(
+        &mut self,
+        conversion: &ConversionCall<'_>,
+        histogram: Histogram,
+    ) -> Held<SealedReport> {
+        let ConversionCall { call, valid, .. } = conversion;
+        let report = Report {
+            histogram,
+            epsilon: valid.terms.epsilon().micro(),
+            max_value: valid.terms.max_value(),
+            querier: conversion.querier().clone(),
+            conversion_site: conversion.caller.site.clone(),
+            aggregation_service: valid.aggregation_service.clone(),
+        };
+        let bytes = self.sealer.seal(&report);
+        let shown = self.config.shows_histograms;
+        let histogram = shown.then_some(report.histogram);
+        self.hold(call, SealedReport { bytes, histogram })
     }
 
     /// Holds an answer until its time.
@@ -519,70 +609,56 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Held::new(answer, call.now, self.config.release_after_ms)
     }
 
-    /// Begins a transaction.
-    fn begin(&mut self) -> Result<Work<'_, S::Transaction<'_>, S::Error, R>, S::Error> {
-        Work::new(self.storage.begin()?, &self.config, &mut self.randomness)
-    }
-
-    fn validate_impression(
+    fn parse_impression<'a>(
         &self,
-        call: &Call<'_>,
+        call: Call<'a>,
         options: &ImpressionOptions,
-    ) -> Result<(Caller, ValidImpression), ApiError> {
-        let localhost = self.config.localhost;
-        let caller = Caller::parse(call, localhost)?;
-        let valid = self.config.limits.validate_impression(options, localhost)?;
-        Ok((caller, valid))
-    }
-
-    /// Checks a conversion call, in the draft's order.
-    fn validate<'a>(
-        &self,
-        call: &Call<'a>,
-        options: &'a ConversionOptions,
-    ) -> Result<Conversion<'a>, ApiError> {
-        let caller = Caller::parse(call, self.config.localhost)?;
-        self.check_querier(call.querier, caller.intermediary.is_some())?;
-        let valid = self.config.limits.validate_conversion(
-            options,
-            &self.config.aggregation_services,
-            self.config.localhost,
-        )?;
-        Ok(Conversion {
-            call: *call,
-            caller,
-            options,
-            valid,
+    ) -> Result<ImpressionCall<'a>, ApiError> {
+        Ok(ImpressionCall {
+            call,
+            caller: Caller::parse(&call, &self.config)?,
+            valid: options.parse(&self.config)?,
         })
     }
 
-    /// Checks a call that takes a share: whoever calls is the querier.
-    fn validate_share<'a>(
+    /// Parses a conversion call, in the draft's order.
+    fn parse<'a>(
         &self,
         call: &Call<'a>,
-        options: &'a ConversionOptions,
-    ) -> Result<Conversion<'a>, ApiError> {
+        options: &ConversionOptions,
+    ) -> Result<ConversionCall<'a>, ApiError> {
+        let caller = Caller::parse(call, &self.config)?;
+        self.check_querier(call.querier, caller.intermediary.is_some())?;
+        Ok(ConversionCall {
+            call: *call,
+            caller,
+            valid: options.parse(&self.config)?,
+        })
+    }
+
+    /// Parses a call that takes a share: whoever calls is the querier.
+    fn parse_share<'a>(
+        &self,
+        call: &Call<'a>,
+        options: &ConversionOptions,
+    ) -> Result<ConversionCall<'a>, ApiError> {
         self.check_querier(Querier::Intermediary, true)?;
-        let mut conversion = self.validate(call, options)?;
+        let mut conversion = self.parse(call, options)?;
         if conversion.caller.intermediary.is_some() {
             conversion.call.querier = Querier::Intermediary;
         }
         Ok(conversion)
     }
 
-    /// Checks who is to share a conversion.
-    fn validate_participants(&self, participants: &[&str]) -> Result<Vec<Site>, ApiError> {
+    /// Parses who is to share a conversion.
+    fn parse_participants(&self, participants: &[&str]) -> Result<Vec<Site>, ApiError> {
         self.check_querier(Querier::Intermediary, true)?;
         let most = AttributionQuery::MAX_CALLERS;
         if !(1..=most).contains(&participants.len()) {
             let allowed = format!("1 to {most} sites");
             return Err(RangeError::new("participants", allowed, participants.len()).into());
         }
-        let sites = participants.iter();
-        let parsed: Result<Vec<Site>, _> = sites
-            .map(|site| Site::parse(site, self.config.localhost))
-            .collect();
-        Ok(parsed?)
+        Ok(self.config.sites(participants.iter().copied())?)
     }
 
     fn check_querier(&self, querier: Querier, intermediary: bool) -> Result<(), ApiError> {
@@ -595,80 +671,66 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Err(RangeError::new("querier", allowed, "the intermediary").into())
     }
 
-    /// What every call that measures does: one transaction with one write, and as much work
-    /// whatever it finds.
+    /// What every call that measures does: as much work, whatever it finds.
     fn measure(
         &mut self,
-        conversion: &Conversion<'_>,
+        conversion: &ConversionCall<'_>,
         measurement: Measurement<'_>,
     ) -> Result<Measured, S::Error> {
-        let mut work = self.begin()?;
-        let (measured, own) = work.measure(conversion, measurement)?;
-        work.finish_written()?;
-        self.decoy.even_out(conversion, &self.config, own);
+        let measured = perform!(self, |work| work.measure(conversion, measurement))?;
+        self.decoy.even_out(conversion, &self.config, measured.own);
         Ok(measured)
     }
 
-    /// What a call that measures would give. The transaction is never finished.
+    /// What a call that measures would give: the same, of which nothing is applied.
     fn dry_run(
         &mut self,
-        conversion: &Conversion<'_>,
+        conversion: &ConversionCall<'_>,
         measurement: Measurement<'_>,
     ) -> Result<Explanation, S::Error> {
-        self.begin()?.explain(conversion, measurement)
+        let view = self.storage.begin()?;
+        let work = Work::new(&view, &self.config, &mut self.randomness)?;
+        work.explain(conversion, measurement)
     }
 
     /// Clearing with `forget_visits`: traces go, and the epochs they could be about with them.
     fn forget_visits(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
-        let mut work = self.begin()?;
-        if sites.is_empty() {
-            work.tx.remove_impressions(None)?;
-        } else {
-            let mut known = Vec::new();
-            for site in sites {
-                known.extend(work.tx.find_site(site)?);
+        perform!(self, |work| {
+            if sites.is_empty() {
+                work.remove_impressions(Selection::All, |_| true)?;
             }
-            work.tx.remove_impressions(Some(&known))?;
-        }
-        let until = work.state.latest_of(now);
-        work.state.last_clear = work.state.last_clear.max(Some(until));
-        if let (Some(clock), Some(clear)) = (work.known_clock(), work.state.last_clear) {
-            let after = EpochIndex(clock.epoch(clear).0.saturating_add(1));
-            work.tx.prune_before(after)?;
-        }
-        work.tx.forget_unused_sites()?;
-        work.finish()
+            for site in sites {
+                if let Some(id) = work.view.site_id(site)? {
+                    let on_site = Selection::On(id);
+                    work.remove_impressions(on_site, |impression| impression.site == id)?;
+                }
+            }
+            let until = work.state.latest_of(now);
+            work.state.last_clear = work.state.last_clear.max(Some(until));
+            if let Some(clear) = work.state.last_clear
+                && !work.state.timeline.eras().is_empty()
+            {
+                work.prune_before(next(work.epoch(clear)));
+            }
+            work.changes.erase = true;
+            work.forget_unused_names()
+        })
     }
 
     /// Clearing without `forget_visits`: no conversion of the sites is measured any more, whoever
     /// asks, in any epoch up to now.
     fn close_sites(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
-        let mut work = self.begin()?;
-        // The draft looks at the oldest epoch first, which chooses the start of epochs.
-        let oldest = work.oldest(now);
-        let clock = work.clock(oldest);
-        let until = clock.epoch(work.state.latest_of(now));
-        for site in work.site_ids(sites, true)? {
-            work.tx.close_site(site, until)?;
-        }
-        work.finish()
+        perform!(self, |work| {
+            // The draft looks at the oldest epoch first, which chooses the start of epochs.
+            work.begin_epochs(work.oldest(now));
+            work.used_at(now);
+            let until = work.epoch(work.state.latest_of(now));
+            for site in work.site_ids(sites, true)? {
+                work.close_site(site, until)?;
+            }
+            Ok(())
+        })
     }
-}
-
-/// Why a store cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum OpenError<E> {
-    /// It was set up otherwise.
-    #[error("the store was set up with {stored}, and cannot be used with {setup}")]
-    Setup {
-        /// How it was set up.
-        stored: Box<Setup>,
-        /// How it was to be used.
-        setup: Box<Setup>,
-    },
-    /// It could not be read or written.
-    #[error("the store failed")]
-    Store(#[source] E),
 }
 
 impl State {

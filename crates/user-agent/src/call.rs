@@ -2,10 +2,11 @@
 
 use bigbird::{EpochIndex, Timestamp, UserAction};
 
-use crate::clock::EpochClock;
+use crate::clock::Timeline;
+use crate::config::Config;
 use crate::error::{ApiError, RangeError};
-use crate::options::{ConversionOptions, ValidConversion};
-use crate::site::{Localhost, Site};
+use crate::options::{ValidConversion, ValidImpression};
+use crate::site::Site;
 
 /// Who calls, from where, when, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +46,10 @@ impl<'a> Call<'a> {
     }
 
     /// The id of its user action in its epoch.
-    pub(crate) fn action_id(&self, clock: EpochClock) -> UserAction {
+    pub(crate) fn action_id(&self, timeline: &Timeline) -> UserAction {
         /// Of all calls without one. Real ones begin at 1.
         const UNKNOWN: UserAction = UserAction(0);
-        let id = |action: Action| action.id_at(self.now, clock);
+        let id = |action: Action| action.id_at(self.now, timeline);
         self.user_action.and_then(id).unwrap_or(UNKNOWN)
     }
 }
@@ -97,10 +98,10 @@ impl Action {
     }
 
     /// Its id at a moment, unless it ended before.
-    fn id_at(self, now: Timestamp, clock: EpochClock) -> Option<UserAction> {
-        let epoch = clock.epoch(now);
+    fn id_at(self, now: Timestamp, timeline: &Timeline) -> Option<UserAction> {
+        let epoch = timeline.epoch(now)?;
         match self.0 {
-            Numbering::Begun { id, at } => (clock.epoch(at) == epoch).then_some(id),
+            Numbering::Begun { id, at } => (timeline.epoch(at)? == epoch).then_some(id),
             Numbering::Given(number) => Some(numbered_id(number, epoch)),
             // The user agent counts up from 1, and never gets there.
             Numbering::Supposed => Some(UserAction((1 << 63) - 1)),
@@ -135,10 +136,10 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Notes on the draft, row 7: a call from localhost is a `SyntaxError`.
-    pub(crate) fn parse(call: &Call<'_>, localhost: Localhost) -> Result<Self, ApiError> {
-        let site = Site::parse(call.site, localhost)?;
+    pub(crate) fn parse(call: &Call<'_>, config: &Config) -> Result<Self, ApiError> {
+        let site = config.site(call.site)?;
         let intermediary = match call.intermediary {
-            Some(host) => Some(Site::parse(host, localhost)?),
+            Some(host) => Some(config.site(host)?),
             None => None,
         };
         Ok(Self {
@@ -148,16 +149,23 @@ impl Caller {
     }
 }
 
-/// A conversion call that passed validation.
+/// A call that saves an impression, parsed: from here on nothing about it can be wrong.
 #[derive(Debug, Clone)]
-pub(crate) struct Conversion<'a> {
+pub(crate) struct ImpressionCall<'a> {
     pub(crate) call: Call<'a>,
     pub(crate) caller: Caller,
-    pub(crate) options: &'a ConversionOptions,
+    pub(crate) valid: ValidImpression,
+}
+
+/// A call that measures a conversion, parsed: from here on nothing about it can be wrong.
+#[derive(Debug, Clone)]
+pub(crate) struct ConversionCall<'a> {
+    pub(crate) call: Call<'a>,
+    pub(crate) caller: Caller,
     pub(crate) valid: ValidConversion,
 }
 
-impl Conversion<'_> {
+impl ConversionCall<'_> {
     /// Who receives the report, and whose budget pays.
     pub(crate) fn querier(&self) -> &Site {
         match (self.call.querier, &self.caller.intermediary) {

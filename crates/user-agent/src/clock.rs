@@ -1,8 +1,11 @@
-//! Moments, days and epochs (the draft's section Epoch Start Time).
+//! Moments, days and epochs (the draft's section Epoch Start Time), and the rules of each epoch.
 //!
 //! A moment is a number of milliseconds since 1970 on the wall clock.
 
-use bigbird::{EpochIndex, Timestamp};
+use std::fmt;
+
+use bigbird::{Capacity, EpochIndex, FilterKind, Policy, SiteCharging, Timestamp};
+use serde::{Deserialize, Serialize};
 
 pub(crate) const HOUR_MS: i64 = 3_600_000;
 pub(crate) const DAY_MS: i64 = 24 * HOUR_MS;
@@ -17,63 +20,197 @@ pub(crate) fn days_after(moment: Timestamp, days: u32) -> Timestamp {
     Timestamp(moment.0.saturating_add(i64::from(days) * DAY_MS))
 }
 
-/// How long epochs of so many days are; at least one day.
-pub(crate) fn epoch_ms(days: u32) -> i64 {
-    i64::from(days.max(1)) * DAY_MS
+/// The epoch after another.
+pub(crate) fn next(epoch: EpochIndex) -> EpochIndex {
+    EpochIndex(epoch.0.saturating_add(1))
 }
 
-/// Translates moments into epochs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EpochClock {
-    pub(crate) start: Timestamp,
-    pub(crate) period_ms: i64,
+/// The rules of an epoch: they hold from its beginning until it is pruned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rules {
+    /// How long an epoch is, in days; at least 1.
+    pub epoch_days: u32,
+    /// Capacities, cap and charging rules.
+    #[serde(flatten)]
+    pub policy: Policy,
 }
 
-impl EpochClock {
-    /// The epoch of a moment (the draft's "get the current epoch").
-    pub(crate) fn epoch(&self, moment: Timestamp) -> EpochIndex {
-        let elapsed = i128::from(moment.0) - i128::from(self.start.0);
-        let index = elapsed.div_euclid(i128::from(self.period_ms));
-        EpochIndex(i64::try_from(index).unwrap_or(if index < 0 { i64::MIN } else { i64::MAX }))
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.epoch_days {
+            1 => write!(f, "epochs of 1 day")?,
+            days => write!(f, "epochs of {days} days")?,
+        }
+        for kind in FilterKind::ALL {
+            let capacity = self.policy.capacities().of(kind);
+            if capacity != Capacity::Unlimited {
+                write!(f, ", {kind} {capacity}")?;
+            }
+        }
+        if let Some(cap) = self.policy.domain_cap() {
+            write!(f, ", domain cap {cap}")?;
+        }
+        match self.policy.site_charging() {
+            SiteCharging::Full => Ok(()),
+            other => write!(f, ", site charging {other}"),
+        }
+    }
+}
+
+impl Rules {
+    /// How long an epoch is.
+    pub(crate) fn period_ms(&self) -> i64 {
+        i64::from(self.epoch_days.max(1)) * DAY_MS
     }
 
-    /// A start that lies `fraction` of an epoch before a moment, at the full hour below it
+    /// A start of epochs that lies `fraction` of one before a moment, at the full hour below it
     /// (notes on the draft, rows 3 and 4: any fraction in [0, 1), floored also before 1970).
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
         reason = "the draft computes with a random real number; the hour is far from the limits"
     )]
-    pub(crate) fn random_start(moment: Timestamp, fraction: f64, period_ms: i64) -> Timestamp {
+    pub(crate) fn random_start(&self, moment: Timestamp, fraction: f64) -> Timestamp {
         let fraction = if (0.0..1.0).contains(&fraction) {
             fraction
         } else {
             0.0
         };
         // In seconds, as recorded scenarios have it: they agree to the last bit.
-        let start = moment.0 as f64 / 1000.0 - fraction * (period_ms / 1000) as f64;
+        let start = moment.0 as f64 / 1000.0 - fraction * (self.period_ms() / 1000) as f64;
         let hour = (start / 3600.0).floor() as i64;
         Timestamp(hour.saturating_mul(HOUR_MS))
+    }
+}
+
+/// Consecutive epochs under the same rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Era {
+    /// Its first epoch.
+    #[serde(rename = "firstEpoch")]
+    pub first: EpochIndex,
+    /// When that epoch begins.
+    pub begins: Timestamp,
+    /// The rules of its epochs.
+    #[serde(flatten)]
+    pub rules: Rules,
+}
+
+impl Era {
+    fn epoch(&self, moment: Timestamp) -> EpochIndex {
+        let elapsed = i128::from(moment.0) - i128::from(self.begins.0);
+        let index = i128::from(self.first.0) + elapsed.div_euclid(self.rules.period_ms().into());
+        EpochIndex(i64::try_from(index).unwrap_or(if index < 0 { i64::MIN } else { i64::MAX }))
+    }
+
+    fn beginning(&self, epoch: EpochIndex) -> Timestamp {
+        let epochs = i128::from(epoch.0) - i128::from(self.first.0);
+        let begins = i128::from(self.begins.0) + epochs * i128::from(self.rules.period_ms());
+        Timestamp(i64::try_from(begins).unwrap_or(if begins < 0 { i64::MIN } else { i64::MAX }))
+    }
+}
+
+/// Which epoch each moment belongs to, and which rules each epoch has.
+///
+/// A browser may change its rules in the field. An epoch keeps the rules it began with until it is
+/// pruned, and so does its place in time: the timeline is a list of eras, and an earlier moment finds
+/// its old epoch and its old rules. Indices go on upwards and are never used again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline(Vec<Era>);
+
+impl Timeline {
+    /// Epochs begin: the first one, with index 0, at a moment.
+    pub fn starting(begins: Timestamp, rules: Rules) -> Self {
+        let first = EpochIndex(0);
+        Self(vec![Era {
+            first,
+            begins,
+            rules,
+        }])
+    }
+
+    /// The eras, oldest first. The first one reaches back for ever.
+    pub fn eras(&self) -> &[Era] {
+        &self.0
+    }
+
+    /// The epoch of a moment (the draft's "get the current epoch"), if epochs have begun.
+    pub fn epoch(&self, moment: Timestamp) -> Option<EpochIndex> {
+        Some(self.era(|era| era.begins <= moment)?.epoch(moment))
+    }
+
+    /// When an epoch begins, if epochs have begun.
+    pub fn beginning(&self, epoch: EpochIndex) -> Option<Timestamp> {
+        Some(self.era(|era| era.first <= epoch)?.beginning(epoch))
+    }
+
+    /// The rules of an epoch, if epochs have begun.
+    pub fn rules(&self, epoch: EpochIndex) -> Option<&Rules> {
+        Some(&self.era(|era| era.first <= epoch)?.rules)
+    }
+
+    /// The last era of which something holds, or the first.
+    fn era(&self, holds: impl Fn(&Era) -> bool) -> Option<&Era> {
+        match self.0.as_slice() {
+            [only] => Some(only),
+            eras => eras.iter().rfind(|era| holds(era)).or(eras.first()),
+        }
+    }
+
+    /// Lets other rules hold from the first epoch that begins after a moment, in place of what was to
+    /// hold from then on: of several changes before then, the last one counts.
+    pub fn change(&mut self, rules: &Rules, after: Timestamp) {
+        let Some(current) = self.epoch(after) else {
+            return;
+        };
+        let begun = |era: &Era| era.first <= current;
+        let old = self.era(begun).map(|era| era.rules.clone());
+        let changes = self
+            .beginning(next(current))
+            .filter(|begins| *begins > after);
+        self.0.retain(begun);
+        if let Some(begins) = changes
+            && old.as_ref() != Some(rules)
+        {
+            self.0.push(Era {
+                first: next(current),
+                begins,
+                rules: rules.clone(),
+            });
+        }
+    }
+
+    /// Forgets the eras whose epochs were all pruned. Their moments keep falling into epochs that
+    /// were pruned.
+    pub fn prune_before(&mut self, epoch: EpochIndex) {
+        let pruned = self.0.partition_point(|era| era.first <= epoch);
+        self.0.drain(..pruned.saturating_sub(1));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bigbird::Profile;
+
+    fn rules(epoch_days: u32) -> Rules {
+        let policy = Profile::BigBird.policy();
+        Rules { epoch_days, policy }
+    }
 
     #[test]
     fn epochs_are_counted_from_the_start_in_both_directions() {
-        let clock = EpochClock {
-            start: Timestamp(10 * HOUR_MS),
-            period_ms: 7 * DAY_MS,
-        };
-        assert_eq!(clock.epoch(clock.start), EpochIndex(0));
-        assert_eq!(clock.epoch(Timestamp(clock.start.0 - 1)), EpochIndex(-1));
-        let second = Timestamp(clock.start.0 + 7 * DAY_MS);
-        assert_eq!(clock.epoch(second), EpochIndex(1));
+        let start = Timestamp(10 * HOUR_MS);
+        let timeline = Timeline::starting(start, rules(7));
+        let epoch = |moment| timeline.epoch(Timestamp(moment)).unwrap();
+        assert_eq!(epoch(start.0), EpochIndex(0));
+        assert_eq!(epoch(start.0 - 1), EpochIndex(-1));
+        assert_eq!(epoch(start.0 + 7 * DAY_MS), EpochIndex(1));
         // Nothing overflows at the ends of time.
-        assert!(clock.epoch(Timestamp(i64::MAX)) > EpochIndex(0));
-        assert!(clock.epoch(Timestamp(i64::MIN)) < EpochIndex(0));
+        assert!(epoch(i64::MAX) > EpochIndex(0));
+        assert!(epoch(i64::MIN) < EpochIndex(0));
     }
 
     /// Notes on the draft, rows 3 and 4.
@@ -81,15 +218,53 @@ mod tests {
     fn the_start_is_a_full_hour_for_any_fraction_also_before_1970() {
         for moment in [0, 1, -1, 1_750_000_000_123, -1_750_000_000_123] {
             for fraction in [0.0, 0.1, 1.0 / 3.0, 0.5, 0.999_999_999_999] {
-                let start = EpochClock::random_start(Timestamp(moment), fraction, 7 * DAY_MS);
+                let start = rules(7).random_start(Timestamp(moment), fraction);
                 assert_eq!(start.0.rem_euclid(HOUR_MS), 0);
                 assert!(start.0 <= moment, "{start:?} {moment}");
                 assert!(start.0 > moment - 7 * DAY_MS - HOUR_MS);
             }
         }
-        assert_eq!(
-            EpochClock::random_start(Timestamp(-1), 0.0, 7 * DAY_MS),
-            Timestamp(-HOUR_MS)
-        );
+        let start = rules(7).random_start(Timestamp(-1), 0.0);
+        assert_eq!(start, Timestamp(-HOUR_MS));
+    }
+
+    #[test]
+    fn new_rules_hold_from_the_next_epoch_and_old_moments_find_old_epochs() {
+        let day = |days: i64| Timestamp(days * DAY_MS);
+        let mut timeline = Timeline::starting(day(0), rules(7));
+        timeline.change(&rules(1), day(10));
+        // Epoch 1 ends on day 14; from then on an epoch is a day.
+        let at = |timeline: &Timeline, days| {
+            let epoch = timeline.epoch(day(days)).unwrap();
+            (epoch.0, timeline.rules(epoch).unwrap().epoch_days)
+        };
+        for (days, expected) in [(-1, (-1, 7)), (6, (0, 7)), (13, (1, 7)), (14, (2, 1))] {
+            assert_eq!(at(&timeline, days), expected, "day {days}");
+        }
+        assert_eq!(at(&timeline, 20), (8, 1));
+        for epoch in -3..10 {
+            let begins = timeline.beginning(EpochIndex(epoch)).unwrap();
+            assert_eq!(timeline.epoch(begins), Some(EpochIndex(epoch)));
+            let before = Timestamp(begins.0 - 1);
+            assert_eq!(timeline.epoch(before), Some(EpochIndex(epoch - 1)));
+        }
+        // Before then, the last change counts; and to change back is to change nothing.
+        let mut other = timeline.clone();
+        other.change(&rules(30), day(12));
+        assert_eq!(at(&other, 20), (2, 30));
+        other.change(&rules(7), day(12));
+        assert_eq!(other, Timeline::starting(day(0), rules(7)));
+        // Afterwards, what was stays.
+        timeline.change(&rules(30), day(15));
+        assert_eq!(at(&timeline, 15), (3, 1));
+        assert_eq!(at(&timeline, 16), (4, 30));
+        assert_eq!(timeline.eras().len(), 3);
+        timeline.prune_before(EpochIndex(3));
+        assert_eq!(timeline.eras().len(), 2);
+        assert!(at(&timeline, 13).0 < 3);
+        assert_eq!(at(&timeline, 16), (4, 30));
+        // At the end of time there is no next epoch.
+        timeline.change(&rules(2), Timestamp(i64::MAX));
+        assert_eq!(timeline.eras().len(), 2);
     }
 }

@@ -1,26 +1,29 @@
 //! How a user agent is set up.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bigbird::{Policy, Profile, StoreLimits, Timestamp};
 
-use crate::clock::{EpochClock, epoch_ms};
+use crate::clock::Rules;
 use crate::options::{AggregationProtocol, AggregationServices, Limits};
-use crate::site::Localhost;
+use crate::site::{Localhost, RegistrableDomains, Site, SiteError};
 
 /// How a user agent is set up.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Capacities, cap and charging rules.
+    /// Capacities, cap and charging rules of the epochs that begin from now on.
     pub policy: Policy,
     /// How much a page may ask for.
     pub limits: Limits,
-    /// How long an epoch is, in days; at least 1.
+    /// How long an epoch is that begins from now on, in days; at least 1.
     pub epoch_days: u32,
     /// The aggregation services there are.
     pub aggregation_services: AggregationServices,
     /// Whether localhost is a site, for development.
     pub localhost: Localhost,
+    /// Which part of a host is its site.
+    pub domains: Arc<dyn RegistrableDomains>,
     /// How long after the call an answer is released, in milliseconds: whether something was
     /// charged must not show in time.
     pub release_after_ms: i64,
@@ -31,6 +34,9 @@ pub struct Config {
     pub max_shared_conversions: usize,
     /// When the start of epochs is chosen.
     pub epoch_start: EpochStart,
+    /// Whether answers show the histogram besides the sealed report. For testing: whoever sees it
+    /// knows what budgets and noise are to hide.
+    pub shows_histograms: bool,
 }
 
 /// When the random start of epochs is chosen. A page cannot tell.
@@ -46,31 +52,28 @@ pub enum EpochStart {
     At(Timestamp),
 }
 
-impl EpochStart {
-    /// A start that lies `fraction` of an epoch before a moment, at the full hour below it: what the
-    /// draft chooses with a random fraction in [0, 1).
-    pub fn before(moment: Timestamp, fraction: f64, epoch_days: u32) -> Self {
-        Self::At(EpochClock::random_start(
-            moment,
-            fraction,
-            epoch_ms(epoch_days),
-        ))
-    }
-}
-
 impl Config {
-    /// The draft's epochs of a week, with the policy of a profile and no aggregation service.
+    /// The draft's epochs of a week, with the policy of a profile and no aggregation service. Sites are
+    /// told apart by the Public Suffix List that is compiled in.
+    #[cfg(feature = "psl")]
     pub fn new(profile: Profile) -> Self {
+        Self::with_domains(profile, Arc::new(crate::site::PublicSuffixList))
+    }
+
+    /// As [`new`](Self::new), with a list of one's own.
+    pub fn with_domains(profile: Profile, domains: Arc<dyn RegistrableDomains>) -> Self {
         Self {
             policy: profile.policy(),
             limits: Limits::default(),
             epoch_days: 7,
             aggregation_services: BTreeMap::new(),
             localhost: Localhost::Refused,
+            domains,
             release_after_ms: 100,
             store_limits: StoreLimits::default(),
             max_shared_conversions: 1024,
             epoch_start: EpochStart::default(),
+            shows_histograms: false,
         }
     }
 
@@ -82,8 +85,43 @@ impl Config {
         self
     }
 
-    pub(crate) fn period_ms(&self) -> i64 {
-        epoch_ms(self.epoch_days)
+    /// The same, with answers that show the histogram: see
+    /// [`shows_histograms`](Self::shows_histograms).
+    #[must_use]
+    pub fn for_testing(mut self) -> Self {
+        self.shows_histograms = true;
+        self
+    }
+
+    /// The same, with epochs that begin `fraction` of one before a moment, at the full hour below it:
+    /// what the draft chooses with a random fraction in [0, 1). For recorded scenarios.
+    #[must_use]
+    pub fn starting_before(mut self, moment: Timestamp, fraction: f64) -> Self {
+        self.epoch_start = EpochStart::At(self.rules().random_start(moment, fraction));
+        self
+    }
+
+    /// The rules of the epochs that begin from now on.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            epoch_days: self.epoch_days,
+            policy: self.policy.clone(),
+        }
+    }
+
+    /// The site of a host.
+    ///
+    /// # Errors
+    /// If the host has no site.
+    pub fn site(&self, host: &str) -> Result<Site, SiteError> {
+        Site::parse_with(host, self.localhost, &*self.domains)
+    }
+
+    pub(crate) fn sites<'h>(
+        &self,
+        hosts: impl IntoIterator<Item = &'h str>,
+    ) -> Result<Vec<Site>, SiteError> {
+        hosts.into_iter().map(|host| self.site(host)).collect()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Whether a conversion charged something must not show in how much work it was. So every call
 //! that measures makes two passes of the engine, one that finds impressions and charges for them
-//! and one that finds nothing. If the device itself is charged, the decoy's pass finds nothing; if
-//! the device has nothing, or may not be asked because the API is disabled, the decoy is charged
+//! and one that finds nothing. If the device itself is charged, or would be if the API were not
+//! disabled, the decoy's pass finds nothing; if the device has nothing, the decoy is charged
 //! instead. A call that takes a share attributes nothing on the device, so it makes both passes
 //! here, and takes a share of the decoy's unless it is charged for one of the device's.
 
@@ -13,7 +13,7 @@ use bigbird::{
     Workspace, generate_report,
 };
 
-use crate::call::Conversion;
+use crate::call::ConversionCall;
 use crate::clock::DAY_MS;
 use crate::config::Config;
 
@@ -27,8 +27,6 @@ pub(crate) struct Decoy {
 /// What a call did on the device itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnWork {
-    /// Nothing: the API is disabled.
-    Nothing,
     /// A pass of the engine.
     Pass { charged: bool },
     /// Perhaps a share of an attribution object; it makes no pass of the engine.
@@ -66,20 +64,21 @@ impl Decoy {
         }
         let policy = endless.build().unwrap_or_else(|_| policy.clone());
         Self {
-            ledger: Ledger::new(&policy),
+            ledger: Ledger::new(),
             policy,
             impressions,
         }
     }
 
     /// Does what a call did not do on the device, so that every call is the same work.
-    pub(crate) fn even_out(&mut self, conversion: &Conversion<'_>, config: &Config, own: OwnWork) {
+    pub(crate) fn even_out(
+        &mut self,
+        conversion: &ConversionCall<'_>,
+        config: &Config,
+        own: OwnWork,
+    ) {
         match own {
             OwnWork::Pass { charged } => self.pass(conversion, config, !charged),
-            OwnWork::Nothing => {
-                self.pass(conversion, config, true);
-                self.pass(conversion, config, false);
-            }
             OwnWork::Share { charged } => {
                 self.share(conversion, config, !charged);
                 self.pass(conversion, config, false);
@@ -88,7 +87,7 @@ impl Decoy {
     }
 
     /// One pass with the measure of a request.
-    fn pass(&mut self, conversion: &Conversion<'_>, config: &Config, charged: bool) {
+    fn pass(&mut self, conversion: &ConversionCall<'_>, config: &Config, charged: bool) {
         let site = if charged { SITE } else { OTHER };
         let query = query(conversion, config, site);
         let mut workspace = Workspace::default();
@@ -101,13 +100,12 @@ impl Decoy {
             &mut draw,
             &mut workspace,
         );
-        // Nothing here ever runs dry, and nothing depends on it.
-        let _ = self.ledger.commit(workspace.changes());
+        self.ledger.apply(workspace.changes());
         self.ledger.reset();
     }
 
     /// One pass that charges and makes an attribution object, and perhaps takes a share of it.
-    fn share(&mut self, conversion: &Conversion<'_>, config: &Config, take: bool) {
+    fn share(&mut self, conversion: &ConversionCall<'_>, config: &Config, take: bool) {
         let query = query(conversion, config, SITE);
         let mut draw = || 0.5;
         let Ok((mut object, _, changes)) = AttributionObject::create(
@@ -117,11 +115,11 @@ impl Decoy {
             &query,
             &mut draw,
         );
-        let _ = self.ledger.commit(&changes);
+        self.ledger.apply(&changes);
         if take {
             let all = EpochIndex(0);
             let Ok((_, changes)) = object.share(&self.policy, &self.ledger, &query, all);
-            let _ = self.ledger.commit(&changes);
+            self.ledger.apply(&changes);
         }
         self.ledger.reset();
     }
@@ -129,23 +127,18 @@ impl Decoy {
 
 /// A query with the measure of a request, by a site of the decoy's.
 fn query(
-    Conversion { options, valid, .. }: &Conversion<'_>,
+    ConversionCall { valid, .. }: &ConversionCall<'_>,
     config: &Config,
     site: SiteId,
 ) -> AttributionQuery {
     let lookback_ms = i64::from(valid.lookback_days) * DAY_MS;
-    let epochs = (lookback_ms / config.period_ms() + 1).clamp(1, EPOCHS);
+    let epochs = (lookback_ms / config.rules().period_ms() + 1).clamp(1, EPOCHS);
     let request = Request {
         querier: site,
         conversion_site: site,
         user_action: UserAction(2),
-        window: Window::new(EpochIndex(0), EpochIndex(epochs - 1))
-            .unwrap_or(Window::single(EpochIndex(0))),
+        window: Window::between(EpochIndex(0), EpochIndex(epochs - 1)),
     };
-    AttributionQuery::builder(request, Timestamp(0), options.histogram_size)
-        .credit(options.credit.as_slice())
-        .value(options.value, options.max_value)
-        .epsilon(options.epsilon)
-        .build()
-        .unwrap_or_else(|_| AttributionQuery::nothing(request, Timestamp(0)))
+    let terms = valid.terms.clone();
+    AttributionQuery::new(request, Timestamp(0), terms, valid.histogram_size)
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use bigbird::{
-    AttributionQuery, Cause, Check, Decision, Draws, Epsilon, Fate, Filter, Histogram,
-    MicroEpsilon, Query as _, UserAction,
+    AttributionQuery, Cause, Check, Decision, Epsilon, Fate, Filter, Histogram, MicroEpsilon,
+    Query as _, UserAction,
 };
 
 use crate::site::Site;
@@ -137,23 +137,15 @@ impl Explanation {
         }
     }
 
-    /// Explains what `run` says of a query, without committing anything. `name` gives the site of a
-    /// filter; `draw` gives random numbers.
+    /// Explains what `run` says of a query. `name` gives the site of a filter.
     ///
     /// With `search`, it is tried which smaller epsilon would have passed.
     pub(crate) fn of<E>(
         query: &AttributionQuery,
         search: bool,
-        draw: &mut dyn FnMut() -> f64,
         name: &dyn Fn(Filter) -> Result<Option<Site>, E>,
-        run: impl Fn(&AttributionQuery, &mut dyn FnMut() -> f64) -> Result<DryRun, E>,
+        mut run: impl FnMut(&AttributionQuery) -> Result<DryRun, E>,
     ) -> Result<Self, E> {
-        // Every run sees the same random numbers, or they would not be comparable.
-        let mut tape = Vec::new();
-        let mut run = |query: &AttributionQuery| {
-            let mut draws = Draws::new(draw, &mut tape);
-            run(query, &mut || draws.draw())
-        };
         let (report, decision) = run(query)?;
         let mut epochs = Vec::new();
         for (at, epoch) in decision.epochs().enumerate() {

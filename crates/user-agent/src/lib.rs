@@ -14,7 +14,9 @@
 //! | answer a response header | [`parse_save_impression`], [`parse_measure_conversion`] |
 //! | know whether a page may call | [`Activation`] |
 //! | set it up | [`Config`], [`Limits`], [`bigbird::Profile`] |
-//! | keep its data | [`Storage`], [`Transaction`], [`Memory`] |
+//! | keep its data | [`Storage`], [`View`], [`ChangeSet`], [`Memory`] |
+//! | change the rules in the field | [`Rules`], [`Timeline`], [`UserAgent::new`] |
+//! | let reports leave | [`Report`], [`Seal`] |
 //! | share a conversion among intermediaries | [`UserAgent::create_shared_conversion`], [`UserAgent::take_share`] |
 //! | drive it by lines of JSON | [`protocol`] |
 //! | understand a null report | [`UserAgent::explain`], [`Explanation`] |
@@ -30,7 +32,7 @@
 //!     fn handle(&mut self, number: u64) -> u128 { number.into() } // for a test; else random bits
 //! }
 //!
-//! let config = Config::new(Profile::BigBird).with_service("https://agg.example");
+//! let config = Config::new(Profile::BigBird).with_service("https://agg.example").for_testing();
 //! let mut agent = UserAgent::in_memory(config, Half);
 //! let click = agent.begin_user_action(Timestamp(1_000)).map_err(AgentError::Store)?;
 //! let seen = Call::new("news.example", Timestamp(1_000)).by(click);
@@ -44,7 +46,7 @@
 //! let ready = Timestamp(60_003);
 //! let later = answer.report.release_at(ready);
 //! let report = answer.report.release(ready, later).expect("it is time");
-//! assert_eq!(report.buckets(), [0, 0, 1, 0]);
+//! assert_eq!(report.histogram.unwrap().buckets(), [0, 0, 1, 0]);
 //! # Ok::<(), AgentError<std::convert::Infallible>>(())
 //! ```
 
@@ -62,14 +64,16 @@ mod memory;
 mod options;
 pub mod protocol;
 mod release;
+mod report;
 mod shared;
 mod site;
 mod storage;
 mod work;
 
 pub use activation::Activation;
-pub use agent::{Answer, Budget, OpenError, SharedAnswer, UserAgent};
+pub use agent::{Answer, Budget, SharedAnswer, UserAgent};
 pub use call::{Action, Call, Querier};
+pub use clock::{Era, Rules, Timeline};
 pub use config::{Config, EpochStart, Randomness};
 pub use error::{AgentError, ApiError, NotAllowed, RangeError};
 pub use explain::{EpochExplanation, Explanation, FilterExplanation, ShareRefusal};
@@ -79,6 +83,12 @@ pub use options::{
     AggregationProtocol, AggregationServices, ConversionOptions, ImpressionOptions, Limits,
 };
 pub use release::Held;
+pub use report::{Report, Seal, SealedReport, Withhold};
 pub use shared::{HandleError, SharedConversion};
-pub use site::{Localhost, Site, SiteError};
-pub use storage::{Setup, State, Storage, StoredObject, Transaction};
+#[cfg(feature = "psl")]
+pub use site::PublicSuffixList;
+pub use site::{Localhost, RegistrableDomains, Site, SiteError};
+pub use storage::{
+    ChangeSet, Row, Rows, SavedImpression, Selection, State, Storage, StoredObject, Transaction,
+    View,
+};

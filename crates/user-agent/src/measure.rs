@@ -4,19 +4,18 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use bigbird::{
-    AttributionObject, AttributionQuery, Decision, Filter, Histogram, SiteId, Workspace,
-    generate_report,
+    AttributionObject, AttributionQuery, Changes, Decision, Draws, Filter, Histogram, SiteId,
+    Workspace, generate_report,
 };
 
-use crate::call::Conversion;
-use crate::clock::EpochClock;
+use crate::call::ConversionCall;
 use crate::config::Randomness;
 use crate::decoy::OwnWork;
 use crate::explain::{Explanation, ShareRefusal};
 use crate::shared::SharedConversion;
 use crate::site::Site;
-use crate::storage::{StoredObject, Transaction};
-use crate::work::{Naming, Work};
+use crate::storage::{ChangeSet, StoredObject, View};
+use crate::work::{Naming, Reading, Work};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -30,181 +29,187 @@ pub(crate) enum Measurement<'a> {
 }
 
 /// What measuring gave.
-#[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) report: Histogram,
     pub(crate) decision: Decision,
     /// The handle of a shared conversion that was created.
     pub(crate) shared: SharedConversion,
+    /// What it did on the device itself.
+    pub(crate) own: OwnWork,
 }
 
-impl<T: Transaction<E>, E, R: Randomness> Work<'_, T, E, R> {
-    /// Measures, and says what work that was.
+/// What the budget manager makes of a query: the report, why, what pays for it, and the attribution
+/// object that it leaves.
+struct Attributed {
+    report: Histogram,
+    decision: Decision,
+    changes: Changes,
+    object: Option<AttributionObject>,
+}
+
+impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
+    /// Measures.
     pub(crate) fn measure(
         &mut self,
-        conversion: &Conversion<'_>,
+        conversion: &ConversionCall<'_>,
         measurement: Measurement<'_>,
-    ) -> Result<(Measured, OwnWork), E> {
-        let mut measured = Measured {
-            report: Histogram::null(conversion.options.histogram_size),
-            decision: Decision::default(),
-            shared: SharedConversion(0),
-        };
+    ) -> Result<Measured, E> {
         let number = self.state.next_object;
+        let mut shared = SharedConversion(0);
         if let Measurement::Create(_) = measurement {
             // Also while the API is disabled: a page cannot tell.
             self.state.next_object = number.saturating_add(1);
-            measured.shared = SharedConversion(self.randomness.handle(number));
+            shared = SharedConversion(self.randomness.handle(number));
         }
-        let mut own = match measurement {
-            Measurement::Share(_) => OwnWork::Share { charged: false },
-            _ => OwnWork::Nothing,
-        };
-        if self.state.enabled {
-            let now = conversion.call.now;
-            let clock = self.clock(now);
-            // Whatever is found: see `State::latest`.
-            self.state.latest = self.state.latest.max(Some(now));
-            own = match measurement {
-                Measurement::Conversion => self.report(clock, conversion, &mut measured)?,
-                Measurement::Create(participants) => {
-                    self.create(clock, conversion, participants, number, &mut measured)?
-                }
-                Measurement::Share(shared) => {
-                    self.share(clock, conversion, shared, &mut measured)?
-                }
-            };
-        }
-        // Also while the API is disabled, these are part of the work.
-        match measurement {
-            Measurement::Create(_) => self.limit_objects()?,
-            Measurement::Share(shared) if !self.state.enabled => {
-                self.tx.object(shared)?;
-            }
-            _ => {}
-        }
-        Ok((measured, own))
-    }
-
-    fn report(
-        &mut self,
-        clock: EpochClock,
-        conversion: &Conversion<'_>,
-        measured: &mut Measured,
-    ) -> Result<OwnWork, E> {
-        let reading = self.reading(clock, conversion, Naming::Callers)?;
-        let mut workspace = Workspace::default();
-        let ledger = reading.ledger(&self.tx);
-        let mut draw = || self.randomness.credit();
-        let policy = &self.config.policy;
-        let query = &reading.query;
-        generate_report(policy, &self.tx, &ledger, query, &mut draw, &mut workspace)?;
-        if !self.commit(workspace.changes())? {
-            // Not possible within one transaction; if it were, nothing would be released.
-            workspace.make_null(query);
-        }
-        let (report, decision, changes) = workspace.into_parts();
-        measured.report = report;
-        measured.decision = decision;
-        Ok(OwnWork::Pass {
-            charged: !changes.charges.is_empty(),
-        })
-    }
-
-    fn create(
-        &mut self,
-        clock: EpochClock,
-        conversion: &Conversion<'_>,
-        participants: &[Site],
-        number: u64,
-        measured: &mut Measured,
-    ) -> Result<OwnWork, E> {
-        let mut reading = self.reading(clock, conversion, Naming::Callers)?;
-        let callers = self.site_ids(participants, true)?;
-        reading.query.set_callers(callers);
-        let ledger = reading.ledger(&self.tx);
-        let mut draw = || self.randomness.credit();
-        let policy = &self.config.policy;
-        let query = &reading.query;
-        let created = AttributionObject::create(policy, &self.tx, &ledger, query, &mut draw);
-        let (object, decision, changes) = created?;
-        if self.commit(&changes)? {
-            self.tx.put_object(StoredObject {
+        let before = self.state.clone();
+        let reading = self.read(conversion, measurement)?;
+        let stored = self.stored(measurement)?;
+        let attributed = self.attribute(&reading, &reading.query, measurement, stored.as_ref())?;
+        let charged = !attributed.changes.charges.is_empty();
+        self.changes.ledger = attributed.changes;
+        if let Some(object) = attributed.object {
+            let (number, shared) = stored.map_or((number, shared), |it| (it.number, it.shared));
+            self.changes.objects.push(StoredObject {
                 number,
-                shared: measured.shared,
+                shared,
                 object,
-            })?;
+            });
         }
-        measured.decision = decision;
-        Ok(OwnWork::Pass {
-            charged: !changes.charges.is_empty(),
-        })
-    }
-
-    fn share(
-        &mut self,
-        clock: EpochClock,
-        conversion: &Conversion<'_>,
-        shared: SharedConversion,
-        measured: &mut Measured,
-    ) -> Result<OwnWork, E> {
-        let reading = self.reading(clock, conversion, Naming::Everyone)?;
-        let Some(mut stored) = self.tx.object(shared)? else {
-            return Ok(OwnWork::Share { charged: false });
+        if let Measurement::Create(_) = measurement {
+            self.limit_objects()?;
+        }
+        let mut measured = Measured {
+            report: attributed.report,
+            decision: attributed.decision,
+            shared,
+            own: match measurement {
+                Measurement::Share(_) => OwnWork::Share { charged },
+                _ => OwnWork::Pass { charged },
+            },
         };
-        let (outcome, changes) = stored.object.share(
-            &self.config.policy,
-            &reading.ledger(&self.tx),
-            &reading.query,
-            reading.readable_from,
-        )?;
-        if self.commit(&changes)? {
-            self.tx.put_object(stored)?;
-            measured.report = outcome.report;
-            measured.decision = outcome.decision;
+        if !self.state.enabled {
+            // The same work, of which nothing is left.
+            self.state = before;
+            self.changes = ChangeSet::default();
+            measured.report = Histogram::null(conversion.valid.histogram_size);
+            measured.decision = Decision::default();
         }
-        Ok(OwnWork::Share {
-            charged: !changes.charges.is_empty(),
-        })
+        Ok(measured)
     }
 
-    /// Forgets shared conversions while there are too many.
+    /// What a call that measures reads.
+    fn read(
+        &mut self,
+        conversion: &ConversionCall<'_>,
+        measurement: Measurement<'_>,
+    ) -> Result<Reading, E> {
+        let now = conversion.call.now;
+        self.begin_epochs(now);
+        self.used_at(now);
+        // Whatever is found: see `State::latest`.
+        self.state.latest = self.state.latest.max(Some(now));
+        let naming = match measurement {
+            Measurement::Share(_) => Naming::Everyone,
+            _ => Naming::Callers,
+        };
+        let mut reading = self.reading(conversion, naming)?;
+        if let Measurement::Create(participants) = measurement {
+            let callers = self.site_ids(participants, true)?;
+            reading.query.set_callers(callers);
+        }
+        Ok(reading)
+    }
+
+    /// The attribution object that a share is of.
+    fn stored(&self, measurement: Measurement<'_>) -> Result<Option<StoredObject>, E> {
+        match measurement {
+            Measurement::Share(shared) => self.view.object(shared),
+            _ => Ok(None),
+        }
+    }
+
+    /// Hands a query to the budget manager. Every time, it sees the same random numbers.
+    fn attribute(
+        &mut self,
+        reading: &Reading,
+        query: &AttributionQuery,
+        measurement: Measurement<'_>,
+        stored: Option<&StoredObject>,
+    ) -> Result<Attributed, E> {
+        let (policies, view) = (&self.state, self.view);
+        let ledger = reading.ledger(view);
+        let mut source = || self.randomness.credit();
+        let mut draws = Draws::new(&mut source, &mut self.drawn);
+        let draw = &mut || draws.draw();
+        let mut attributed = Attributed {
+            report: query.null_report(),
+            decision: Decision::default(),
+            changes: Changes::default(),
+            object: None,
+        };
+        match (measurement, stored) {
+            (Measurement::Conversion, _) => {
+                let mut workspace = Workspace::default();
+                generate_report(policies, view, &ledger, query, draw, &mut workspace)?;
+                let (report, decision, changes) = workspace.into_parts();
+                attributed = Attributed {
+                    report,
+                    decision,
+                    changes,
+                    object: None,
+                };
+            }
+            (Measurement::Create(_), _) => {
+                let created = AttributionObject::create(policies, view, &ledger, query, draw);
+                let (object, decision, changes) = created?;
+                attributed.decision = decision;
+                attributed.changes = changes;
+                attributed.object = Some(object);
+            }
+            (Measurement::Share(_), Some(stored)) => {
+                let mut object = stored.object.clone();
+                let share = object.share(policies, &ledger, query, reading.readable_from);
+                let (outcome, changes) = share?;
+                attributed = Attributed {
+                    report: outcome.report,
+                    decision: outcome.decision,
+                    changes,
+                    object: Some(object),
+                };
+            }
+            (Measurement::Share(_), None) => {}
+        }
+        Ok(attributed)
+    }
+
+    /// Forgets shared conversions while there are too many, the one that is being created included.
     fn limit_objects(&mut self) -> Result<(), E> {
-        let mut objects = self.tx.objects()?;
+        let mut objects = self.view.objects()?;
+        let created = self.changes.objects.iter();
+        objects.extend(created.map(|it| (it.number, it.object.conversion_site())));
         while objects.len() > self.config.max_shared_conversions.max(1) {
             let Some(at) = crowded_out(&objects) else {
                 break;
             };
             let (number, _) = objects.swap_remove(at);
-            self.tx.remove_object(number)?;
+            self.changes.dropped_objects.push(number);
         }
         Ok(())
     }
 
-    /// Says what measuring would give, and why. Nothing is committed, and nobody gets a number.
+    /// Says what [measuring](Self::measure) would give, and why. What it would change is dropped.
     pub(crate) fn explain(
         mut self,
-        conversion: &Conversion<'_>,
+        conversion: &ConversionCall<'_>,
         measurement: Measurement<'_>,
     ) -> Result<Explanation, E> {
-        let null = Histogram::null(conversion.options.histogram_size);
-        let null = (!matches!(measurement, Measurement::Create(_))).then_some(null);
+        let shared = matches!(measurement, Measurement::Create(_));
         if !self.state.enabled {
-            return Ok(Explanation::disabled(null));
+            let null = Histogram::null(conversion.valid.histogram_size);
+            return Ok(Explanation::disabled((!shared).then_some(null)));
         }
-        // If epochs have no start yet, nothing is stored, and any will do.
-        let clock = self.clock(conversion.call.now);
-        let mut reading = self.reading(clock, conversion, Naming::Nobody)?;
-        if let Measurement::Create(participants) = measurement {
-            let callers = self.site_ids(participants, false)?;
-            reading.query.set_callers(callers);
-        }
-        let stored = match measurement {
-            Measurement::Share(shared) => self.tx.object(shared)?,
-            _ => None,
-        };
-        let (policy, tx) = (&self.config.policy, &self.tx);
-        let ledger = reading.ledger(&self.tx);
+        let reading = self.read(conversion, measurement)?;
+        let stored = self.stored(measurement)?;
         let share_refusal = match (measurement, &stored) {
             (Measurement::Share(_), Some(stored)) => {
                 (!stored.object.fits(&reading.query)).then_some(ShareRefusal::Unfit)
@@ -212,42 +217,22 @@ impl<T: Transaction<E>, E, R: Randomness> Work<'_, T, E, R> {
             (Measurement::Share(_), None) => Some(ShareRefusal::Unknown),
             _ => None,
         };
-        let run = |query: &AttributionQuery, draw: &mut dyn FnMut() -> f64| {
-            Ok(match measurement {
-                Measurement::Conversion => {
-                    let mut workspace = Workspace::default();
-                    generate_report(policy, tx, &ledger, query, draw, &mut workspace)?;
-                    let (report, decision, _) = workspace.into_parts();
-                    (Some(report), decision)
-                }
-                Measurement::Create(_) => {
-                    let created = AttributionObject::create(policy, tx, &ledger, query, draw);
-                    let (_, decision, _) = created?;
-                    (None, decision)
-                }
-                Measurement::Share(_) => match &stored {
-                    Some(stored) => {
-                        let mut object = stored.object.clone();
-                        let share = object.share(policy, &ledger, query, reading.readable_from);
-                        let (outcome, _) = share?;
-                        (Some(outcome.report), outcome.decision)
-                    }
-                    None => (null.clone(), Decision::default()),
-                },
-            })
-        };
+        let view = self.view;
         let name = |filter: Filter| match filter {
             // They may have no number yet.
             Filter::ConversionSite(_) => Ok(Some(conversion.caller.site.clone())),
             Filter::Querier(_) => Ok(Some(conversion.querier().clone())),
-            other => other.site().map_or(Ok(None), |id| tx.site(id)),
+            other => other.site().map_or(Ok(None), |id| view.site(id)),
         };
         // A share must agree with the others on epsilon.
         let search = !matches!(measurement, Measurement::Share(_));
-        let mut draw = || self.randomness.credit();
-        let explained = Explanation::of(&reading.query, search, &mut draw, &name, run)?;
+        let explained = Explanation::of(&reading.query, search, &name, |query| {
+            let attributed = self.attribute(&reading, query, measurement, stored.as_ref())?;
+            let report = (!shared).then_some(attributed.report);
+            Ok((report, attributed.decision))
+        })?;
         Ok(Explanation {
-            closed: reading.closed,
+            closed: reading.closed.clone(),
             share_refusal,
             ..explained
         })

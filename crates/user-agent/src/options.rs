@@ -4,25 +4,33 @@
 
 use std::collections::BTreeMap;
 
-use bigbird::{AttributionQuery, Epsilon};
+use bigbird::{Epsilon, EpsilonError, HistogramSize, QueryError, Terms};
+use serde::Deserialize;
 
+use crate::config::Config;
 use crate::error::{ApiError, RangeError};
-use crate::site::{Localhost, Site};
+use crate::site::Site;
 
 /// What a page passes to `saveImpression()`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ImpressionOptions {
     /// The bucket that its credit goes to.
     pub histogram_index: u32,
     /// A number that conversions can select it by.
+    #[serde(default)]
     pub match_value: u32,
     /// The sites that may measure it; all if empty.
+    #[serde(default)]
     pub conversion_sites: Vec<String>,
     /// Who may call for a conversion that measures it; everyone if empty.
+    #[serde(default)]
     pub conversion_callers: Vec<String>,
     /// How long it can match. A header can say more than 32 bits hold.
+    #[serde(default = "default_lifetime")]
     pub lifetime_days: u64,
     /// Higher priorities get credit first.
+    #[serde(default)]
     pub priority: i32,
 }
 
@@ -34,34 +42,42 @@ impl ImpressionOptions {
             match_value: 0,
             conversion_sites: Vec::new(),
             conversion_callers: Vec::new(),
-            lifetime_days: 30,
+            lifetime_days: default_lifetime(),
             priority: 0,
         }
     }
 }
 
 /// What a page passes to `measureConversion()`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ConversionOptions {
     /// The URL of the aggregation service, exactly as the browser lists it.
     pub aggregation_service: String,
     /// What a conversion of the largest value costs.
+    #[serde(default = "default_epsilon")]
     pub epsilon: f64,
     /// How many buckets the histogram has.
     pub histogram_size: u32,
     /// How far back impressions can match; the maximum if not given.
     pub lookback_days: Option<u64>,
     /// Only impressions with one of these match values; any if empty.
+    #[serde(default)]
     pub match_values: Vec<u32>,
     /// Only impressions of these sites; any if empty.
+    #[serde(default)]
     pub impression_sites: Vec<String>,
     /// Only impressions that these saved; anyone's if empty.
+    #[serde(default)]
     pub impression_callers: Vec<String>,
     /// How the value is divided over the last impressions.
+    #[serde(default = "default_credit")]
     pub credit: Vec<f64>,
     /// The value of the conversion.
+    #[serde(default = "default_value")]
     pub value: u32,
     /// The largest value that a conversion can have.
+    #[serde(default = "default_value")]
     pub max_value: u32,
 }
 
@@ -70,17 +86,33 @@ impl ConversionOptions {
     pub fn new(aggregation_service: impl Into<String>, histogram_size: u32) -> Self {
         Self {
             aggregation_service: aggregation_service.into(),
-            epsilon: 1.0,
+            epsilon: default_epsilon(),
             histogram_size,
             lookback_days: None,
             match_values: Vec::new(),
             impression_sites: Vec::new(),
             impression_callers: Vec::new(),
-            credit: vec![1.0],
-            value: 1,
-            max_value: 1,
+            credit: default_credit(),
+            value: default_value(),
+            max_value: default_value(),
         }
     }
+}
+
+const fn default_lifetime() -> u64 {
+    30
+}
+
+const fn default_epsilon() -> f64 {
+    1.0
+}
+
+fn default_credit() -> Vec<f64> {
+    vec![1.0]
+}
+
+const fn default_value() -> u32 {
+    1
 }
 
 /// The protocol of an aggregation service.
@@ -130,161 +162,171 @@ impl Default for Limits {
     }
 }
 
-/// Options of an impression that passed validation.
+/// Options of an impression, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ValidImpression {
+    pub(crate) histogram_index: u32,
+    pub(crate) match_value: u32,
+    pub(crate) priority: i32,
+    pub(crate) lifetime_days: u32,
     pub(crate) conversion_sites: Vec<Site>,
     pub(crate) conversion_callers: Vec<Site>,
-    pub(crate) lifetime_days: u32,
 }
 
-/// Options of a conversion that passed validation.
+/// Options of a conversion, parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ValidConversion {
+    pub(crate) aggregation_service: String,
+    pub(crate) terms: Terms,
+    pub(crate) histogram_size: HistogramSize,
     pub(crate) lookback_days: u32,
+    pub(crate) match_values: Vec<u32>,
     pub(crate) impression_sites: Vec<Site>,
     pub(crate) impression_callers: Vec<Site>,
 }
 
-impl Limits {
+impl ImpressionOptions {
     /// The draft's validation of `saveImpression()`, in its order (section Save Impression
     /// Algorithm).
-    pub(crate) fn validate_impression(
-        &self,
-        options: &ImpressionOptions,
-        localhost: Localhost,
-    ) -> Result<ValidImpression, ApiError> {
-        if options.histogram_index >= self.max_histogram_size {
-            let allowed = format!("below {}", self.max_histogram_size);
-            return Err(RangeError::new("histogramIndex", allowed, options.histogram_index).into());
+    pub(crate) fn parse(&self, config: &Config) -> Result<ValidImpression, ApiError> {
+        let limits = &config.limits;
+        if self.histogram_index >= limits.max_histogram_size {
+            let allowed = format!("below {}", limits.max_histogram_size);
+            return Err(RangeError::new("histogramIndex", allowed, self.histogram_index).into());
         }
-        if options.lifetime_days == 0 {
+        if self.lifetime_days == 0 {
             return Err(RangeError::new("lifetimeDays", "at least 1", 0).into());
         }
-        let lifetime_days = self.clamp_days(options.lifetime_days);
-        let conversion_sites = parse_sites(
-            "conversionSites",
-            &options.conversion_sites,
-            self.max_conversion_sites_per_impression,
-            localhost,
-        )?;
-        let conversion_callers = parse_sites(
-            "conversionCallers",
-            &options.conversion_callers,
-            self.max_conversion_callers_per_impression,
-            localhost,
-        )?;
         Ok(ValidImpression {
-            conversion_sites,
-            conversion_callers,
-            lifetime_days,
+            histogram_index: self.histogram_index,
+            match_value: self.match_value,
+            priority: self.priority,
+            lifetime_days: limits.clamp_days(self.lifetime_days),
+            conversion_sites: parse_sites(
+                config,
+                "conversionSites",
+                &self.conversion_sites,
+                limits.max_conversion_sites_per_impression,
+            )?,
+            conversion_callers: parse_sites(
+                config,
+                "conversionCallers",
+                &self.conversion_callers,
+                limits.max_conversion_callers_per_impression,
+            )?,
         })
     }
+}
 
-    /// The draft's validation of `measureConversion()`, in its order (section Measure Conversion
-    /// Algorithm, validate AttributionConversionOptions).
-    pub(crate) fn validate_conversion(
-        &self,
-        options: &ConversionOptions,
-        services: &AggregationServices,
-        localhost: Localhost,
-    ) -> Result<ValidConversion, ApiError> {
-        let out_of = |option, allowed: String, got: &dyn std::fmt::Display| {
-            Err(RangeError::new(option, allowed, got).into())
-        };
-        if !services.contains_key(&options.aggregation_service) {
+impl ConversionOptions {
+    /// The draft's validation of `measureConversion()` (section Measure Conversion Algorithm,
+    /// validate AttributionConversionOptions). Of several errors of one kind, it names another than
+    /// the draft's order would.
+    pub(crate) fn parse(&self, config: &Config) -> Result<ValidConversion, ApiError> {
+        let limits = &config.limits;
+        let service = &self.aggregation_service;
+        if !config.aggregation_services.contains_key(service) {
             return Err(ApiError::ReferenceError {
-                service: options.aggregation_service.clone(),
+                service: service.clone(),
             });
         }
-        if Epsilon::new(options.epsilon).is_err() {
-            let allowed = format!("in (0, {}]", Epsilon::MAX);
-            return out_of("epsilon", allowed, &options.epsilon);
+        let max_size = limits.max_histogram_size.min(HistogramSize::MAX);
+        let histogram_size = match HistogramSize::new(self.histogram_size) {
+            Ok(size) if self.histogram_size <= max_size => size,
+            _ => {
+                let (allowed, got) = (format!("in [1, {max_size}]"), self.histogram_size);
+                return Err(RangeError::new("histogramSize", allowed, got).into());
+            }
+        };
+        let shares = self.credit.len();
+        if shares > limits.max_credit_size {
+            return Err(limits.shares_of_credit(shares).into());
         }
-        let max_size = self
-            .max_histogram_size
-            .min(AttributionQuery::MAX_HISTOGRAM_SIZE);
-        if !(1..=max_size).contains(&options.histogram_size) {
-            let allowed = format!("in [1, {max_size}]");
-            return out_of("histogramSize", allowed, &options.histogram_size);
-        }
-        if options.value == 0 || options.value > options.max_value {
-            let allowed = format!("in [1, maxValue = {}]", options.max_value);
-            return out_of("value", allowed, &options.value);
-        }
-        let shares = options.credit.len();
-        if !(1..=self.max_credit_size).contains(&shares) {
-            let allowed = format!("1 to {} shares", self.max_credit_size);
-            return out_of("credit", allowed, &shares);
-        }
-        let positive = |share: &&f64| **share > 0.0;
-        if let Some(share) = options.credit.iter().find(|share| !positive(share)) {
-            return out_of("credit", "above 0".to_owned(), share);
-        }
-        // Notes on the draft, row 8: otherwise it fails only when an impression matches.
-        let sum: f64 = options.credit.iter().sum();
-        if !sum.is_finite() {
-            return out_of("the sum of credit", "finite".to_owned(), &sum);
-        }
-        let lookback_days = match options.lookback_days {
-            Some(days) => self.clamp_days(days),
-            None => self.max_lookback_days,
+        let terms = Terms::new(
+            self.epsilon,
+            self.value,
+            self.max_value,
+            self.credit.clone(),
+        );
+        let terms = terms.map_err(|error| limits.out_of_range(error))?;
+        let lookback_days = match self.lookback_days {
+            Some(days) => limits.clamp_days(days),
+            None => limits.max_lookback_days,
         };
         if lookback_days == 0 {
-            return out_of("lookbackDays", "at least 1".to_owned(), &0);
+            return Err(RangeError::new("lookbackDays", "at least 1", 0).into());
         }
-        within(
-            "matchValues",
-            options.match_values.len(),
-            self.max_match_values,
-        )?;
-        let impression_sites = parse_sites(
-            "impressionSites",
-            &options.impression_sites,
-            self.max_impression_sites_for_conversion,
-            localhost,
-        )?;
-        let impression_callers = parse_sites(
-            "impressionCallers",
-            &options.impression_callers,
-            self.max_impression_callers_for_conversion,
-            localhost,
-        )?;
+        let values = self.match_values.len();
+        within("matchValues", values, limits.max_match_values)?;
         Ok(ValidConversion {
+            aggregation_service: service.clone(),
+            terms,
+            histogram_size,
             lookback_days,
-            impression_sites,
-            impression_callers,
+            match_values: self.match_values.clone(),
+            impression_sites: parse_sites(
+                config,
+                "impressionSites",
+                &self.impression_sites,
+                limits.max_impression_sites_for_conversion,
+            )?,
+            impression_callers: parse_sites(
+                config,
+                "impressionCallers",
+                &self.impression_callers,
+                limits.max_impression_callers_for_conversion,
+            )?,
         })
     }
+}
 
+impl Limits {
     fn clamp_days(&self, days: u64) -> u32 {
         u32::try_from(days).map_or(self.max_lookback_days, |days| {
             days.min(self.max_lookback_days)
         })
     }
+
+    fn shares_of_credit(&self, got: usize) -> RangeError {
+        RangeError::new(
+            "credit",
+            format!("1 to {} shares", self.max_credit_size),
+            got,
+        )
+    }
+
+    /// What the core says of terms, in the words of the API.
+    fn out_of_range(&self, error: QueryError) -> RangeError {
+        match error {
+            QueryError::Epsilon(EpsilonError::Request { got }) => {
+                RangeError::new("epsilon", format!("in (0, {}]", Epsilon::MAX), got)
+            }
+            QueryError::Value { got, max_value } => {
+                RangeError::new("value", format!("in [1, maxValue = {max_value}]"), got)
+            }
+            QueryError::NoCredit => self.shares_of_credit(0),
+            QueryError::Credit { got } => RangeError::new("credit", "above 0", got),
+            // Notes on the draft, row 8: otherwise it fails only when an impression matches.
+            QueryError::CreditSum { got } => RangeError::new("the sum of credit", "finite", got),
+            other => RangeError::new("options", "valid", other),
+        }
+    }
 }
 
 fn within(option: &'static str, got: usize, limit: usize) -> Result<(), RangeError> {
     if got > limit {
-        return Err(RangeError::new(
-            option,
-            format!("at most {limit} items"),
-            got,
-        ));
+        let allowed = format!("at most {limit} items");
+        return Err(RangeError::new(option, allowed, got));
     }
     Ok(())
 }
 
 fn parse_sites(
+    config: &Config,
     option: &'static str,
     sites: &[String],
     limit: usize,
-    localhost: Localhost,
 ) -> Result<Vec<Site>, ApiError> {
     within(option, sites.len(), limit)?;
-    let parsed: Result<Vec<Site>, _> = sites
-        .iter()
-        .map(|site| Site::parse(site, localhost))
-        .collect();
-    Ok(parsed?)
+    Ok(config.sites(sites.iter().map(String::as_str))?)
 }

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use url::Host;
 
 /// A site: the registrable domain of a host, the scheme being https always.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Site(Box<str>);
 
 /// Which hosts are sites.
@@ -20,21 +21,53 @@ pub enum Localhost {
     Allowed,
 }
 
+/// Which part of a host is its registrable domain. A browser has its own list, which it keeps up to
+/// date.
+pub trait RegistrableDomains: fmt::Debug + Send + Sync {
+    /// The registrable domain of a host, which is in ASCII, in lower case, and has no dot at its end;
+    /// `None` if the host is a public suffix.
+    fn registrable_domain<'h>(&self, host: &'h str) -> Option<&'h str>;
+}
+
+/// The Public Suffix List that is compiled in, private section included.
+#[cfg(feature = "psl")]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PublicSuffixList;
+
+#[cfg(feature = "psl")]
+impl RegistrableDomains for PublicSuffixList {
+    fn registrable_domain<'h>(&self, host: &'h str) -> Option<&'h str> {
+        psl::domain_str(host)
+    }
+}
+
 impl Site {
     /// How long a host may be, in bytes: a name in the DNS has at most 253. What pages name is
     /// stored, so it has to end somewhere.
     pub const MAX_LENGTH: usize = 254;
 
+    /// The site of a host by the [`PublicSuffixList`]; see [`parse_with`](Self::parse_with).
+    ///
+    /// # Errors
+    /// If the host has no site.
+    #[cfg(feature = "psl")]
+    pub fn parse(input: &str, localhost: Localhost) -> Result<Self, SiteError> {
+        Self::parse_with(input, localhost, &PublicSuffixList)
+    }
+
     /// The site of a host (the draft's "parse a site").
     ///
     /// The host goes through the WHATWG host parser, which decodes percents, maps international
-    /// names to ASCII and knows numbers for addresses. The site is its registrable domain by the
-    /// Public Suffix List, private section included.
+    /// names to ASCII and knows numbers for addresses. The site is its registrable domain.
     ///
     /// # Errors
     /// If it is no host, an address, a public suffix, longer than [`Site::MAX_LENGTH`], or localhost
     /// without permission.
-    pub fn parse(input: &str, localhost: Localhost) -> Result<Self, SiteError> {
+    pub fn parse_with(
+        input: &str,
+        localhost: Localhost,
+        domains: &dyn RegistrableDomains,
+    ) -> Result<Self, SiteError> {
         let refused = |why| SiteError {
             input: input.chars().take(80).collect(),
             why,
@@ -65,7 +98,7 @@ impl Site {
                 Localhost::Allowed => Ok(Self(host.into())),
             };
         }
-        match psl::domain_str(name) {
+        match domains.registrable_domain(name) {
             Some(domain) => Ok(Self(format!("{domain}{dot}").into())),
             None => Err(refused(Why::PublicSuffix)),
         }

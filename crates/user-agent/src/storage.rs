@@ -1,28 +1,30 @@
-//! What a user agent keeps, and what keeping it must guarantee.
+//! The border between the user agent and its store: rows below, rules above.
+//!
+//! A call reads the rows of a [`View`] and gives an answer and a [`ChangeSet`], which is data. Every
+//! rule is above this border: what the domain cap admits, which filters can pay, what is evicted,
+//! which names are unused. A store reads rows and writes them down, all of one change set or none.
 
-use std::fmt;
-use std::num::NonZeroU32;
-
+use bigbird::attribution::{Edit, EpochSize};
 use bigbird::{
-    AttributionObject, AttributionQuery, Balance, Capacities, Capacity, EpochIndex, EventStore,
-    Filter, FilterKind, Impression, LedgerStore, SiteId, Timestamp,
+    AttributionObject, AttributionQuery, Changes, EpochIndex, EventStore, Filter, Impression,
+    LedgerView, MicroEpsilon, Policies, Policy, SiteId, Timestamp, UserAction,
 };
+use serde::{Deserialize, Serialize};
 
-use crate::clock::{EpochClock, epoch_ms};
-use crate::config::Config;
+use crate::clock::Timeline;
 use crate::shared::SharedConversion;
 use crate::site::Site;
 
 /// Where a user agent keeps impressions, budgets and its own state: in memory
-/// ([`Memory`](crate::Memory)) or on disk.
+/// ([`Memory`](crate::Memory)), on disk, or wherever you like: the example `json_store` is one.
 ///
 /// What an implementation guarantees, because the privacy of the whole rests on it:
 ///
-/// * **Atomic.** A transaction that is finished happened as a whole; one that is dropped, or whose
+/// * **Atomic.** A transaction that is committed happened as a whole; one that is dropped, or whose
 ///   process died, did not happen at all.
-/// * **Isolated.** What a transaction reads does not change until it ends, also when two processes
-///   have the store open.
-/// * **Durable before release.** When [`finish`](Transaction::finish) returns, the changes survive
+/// * **Isolated.** What a transaction reads does not change until it ends, other than by its own
+///   changes, also when two processes have the store open.
+/// * **Durable before release.** When [`commit`](Transaction::commit) returns, the changes survive
 ///   a crash and a power cut. The user agent releases a report only then.
 /// * **Fail closed.** What cannot be read is an error, never an empty store: a lost ledger would
 ///   refund every budget.
@@ -42,65 +44,47 @@ pub trait Storage {
     fn begin(&mut self) -> Result<Self::Transaction<'_>, Self::Error>;
 }
 
-/// One transaction: the ledger and the impressions as the engine reads them, and everything that
-/// the user agent changes.
-pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, Error = E> {
+/// One transaction: what calls see, and what they change.
+pub trait Transaction<E>: View<E> {
+    /// Writes a change set down, in the order of its fields. A later view of this transaction sees
+    /// it.
+    ///
+    /// # Errors
+    /// If it cannot be written. Nothing of the transaction happens then.
+    fn apply(&mut self, changes: &ChangeSet) -> Result<(), E>;
+
+    /// Makes the changes durable, with a write also if there are none: whether a call changed
+    /// something must not show. Dropping the transaction instead forgets them.
+    ///
+    /// # Errors
+    /// If they cannot be made durable.
+    fn commit(self) -> Result<(), E>;
+}
+
+/// What a call may see of the device: rows. The ledger's and the matching impressions are those that
+/// the engine reads.
+pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = E> {
     /// The user agent's own state.
     ///
     /// # Errors
     /// If it cannot be read; so for all that follow.
     fn state(&self) -> Result<State, E>;
 
-    /// Replaces the user agent's own state.
-    fn set_state(&mut self, state: &State) -> Result<(), E>;
-
     /// The number of a site, if it has one.
-    fn find_site(&self, site: &Site) -> Result<Option<SiteId>, E>;
-
-    /// The number of a site, which it gets now if it had none. It keeps it as long as anything
-    /// stored names it, and within a transaction. `u32::MAX` is given to none.
-    fn site_id(&mut self, site: &Site) -> Result<SiteId, E>;
+    fn site_id(&self, site: &Site) -> Result<Option<SiteId>, E>;
 
     /// The site of a number.
     fn site(&self, id: SiteId) -> Result<Option<Site>, E>;
 
-    /// Every filter that was charged in an epoch that is kept, with what it holds, by epoch and in
-    /// the order of [`Filter`].
-    fn filters(&self) -> Result<Vec<(EpochIndex, Filter, Balance)>, E>;
+    /// The largest number that a site has.
+    fn last_site(&self) -> Result<Option<SiteId>, E>;
 
-    /// Saves an impression in its epoch, within the limits of that epoch.
-    fn save_impression(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> Result<(), E>;
-
-    /// Forgets a site at its own request (the draft's "clear impressions for a site").
-    fn forget_site(&mut self, site: SiteId) -> Result<(), E>;
-
-    /// Removes the impressions of these impression sites, or all if `None`. Attribution objects go by
-    /// [`prune_before`](Self::prune_before), which follows.
-    fn remove_impressions(&mut self, sites: Option<&[SiteId]>) -> Result<(), E>;
-
-    /// Removes the impressions that can not match any more at `now`.
-    fn remove_expired(&mut self, now: Timestamp) -> Result<(), E>;
-
-    /// Closes a conversion site up to and including an epoch, or further if it was: see
-    /// [`closed_until`](Self::closed_until).
-    fn close_site(&mut self, site: SiteId, until: EpochIndex) -> Result<(), E>;
-
-    /// The last epoch in which no conversion of a site is to be measured, the user having cleared
-    /// its data.
+    /// The last epoch in which no conversion of a site is to be measured, if the user cleared its
+    /// data.
     fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, E>;
 
-    /// Forgets everything about the epochs before `epoch`, which from then on pay nothing: their
-    /// filters and caps, their impressions, sites closed until one of them, and objects created in
-    /// one of them. What was paid for an object must not decide when it goes: it would tell one
-    /// epoch's data in another's budget.
-    fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), E>;
-
-    /// Forgets the names of sites that nothing stored names: they tell where the user has been.
-    fn forget_unused_sites(&mut self) -> Result<(), E>;
-
-    /// Keeps an attribution object under a handle, replacing what is there. The number tells its age
-    /// among others.
-    fn put_object(&mut self, stored: StoredObject) -> Result<(), E>;
+    /// What the limit of impressions needs to know of an epoch in which `site` saves one.
+    fn size(&self, epoch: EpochIndex, site: SiteId) -> Result<EpochSize, E>;
 
     /// The attribution object of a handle.
     fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, E>;
@@ -108,15 +92,147 @@ pub trait Transaction<E>: LedgerStore<Error = E> + EventStore<AttributionQuery, 
     /// The number and the conversion site of every attribution object.
     fn objects(&self) -> Result<Vec<(u64, SiteId)>, E>;
 
-    /// Forgets the attribution object of a number.
-    fn remove_object(&mut self, number: u64) -> Result<(), E>;
+    /// Visits every row of some kind, impressions of an epoch in the order of saving.
+    fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), E>;
+}
 
-    /// Makes the changes durable. Dropping the transaction instead forgets them.
-    fn finish(self) -> Result<(), E>;
+/// Kinds of rows to visit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// The names of sites.
+    Names,
+    /// Filters that were charged.
+    Filters,
+    /// Sites that were admitted under a user action.
+    Admissions,
+    /// Sites that the user closed.
+    Closings,
+    /// Attribution objects.
+    Objects,
+    /// Impressions. A store may give more than those that are asked for.
+    Impressions(Selection),
+}
+
+/// Impressions to visit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// All of them.
+    All,
+    /// Those on a site.
+    On(SiteId),
+    /// Those that a site saved, and those that list it as one that may measure them.
+    Naming(SiteId),
+    /// Those that expire before a moment.
+    ExpiringBefore(Timestamp),
+}
+
+/// A row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Row<'r> {
+    /// The name of a site.
+    Name(SiteId, &'r Site),
+    /// What a filter has consumed.
+    Filter(EpochIndex, Filter, MicroEpsilon),
+    /// A site that was admitted under a user action.
+    Admission(UserAction, EpochIndex, SiteId),
+    /// A site that the user closed, up to and including an epoch.
+    Closing(SiteId, EpochIndex),
+    /// An attribution object.
+    Object(&'r StoredObject),
+    /// An impression, by its place in the order of saving.
+    Impression(EpochIndex, u32, Impression<'r>),
+}
+
+impl Row<'_> {
+    /// The sites that it names by their numbers: they must keep them.
+    pub fn sites(&self) -> Vec<SiteId> {
+        match self {
+            Self::Name(..) => Vec::new(),
+            Self::Filter(_, filter, _) => filter.site().into_iter().collect(),
+            Self::Admission(_, _, site) | Self::Closing(site, _) => vec![*site],
+            Self::Object(stored) => stored.object.sites().collect(),
+            Self::Impression(_, _, impression) => {
+                let mut sites = vec![impression.site, impression.caller()];
+                sites.extend(impression.conversion_sites);
+                sites.extend(impression.conversion_callers);
+                sites
+            }
+        }
+    }
+}
+
+/// What one call changes: rows, and nothing that could be refused. A store applies it in the order of
+/// the fields.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ChangeSet {
+    /// The state as it will be, if it changes.
+    pub state: Option<State>,
+    /// Sites that get a number.
+    pub named: Vec<(SiteId, Site)>,
+    /// What filters pay and actions are admitted to.
+    pub ledger: Changes,
+    /// Impressions to save, each at the end of its epoch.
+    pub saved: Vec<SavedImpression>,
+    /// Impressions that go, or that fewer may measure. Places are those of the view.
+    pub edited: Vec<Edit>,
+    /// Sites that are closed, up to and including an epoch, in place of what was there.
+    pub closed: Vec<(SiteId, EpochIndex)>,
+    /// Attribution objects to keep, each in place of one with its number or its handle.
+    pub objects: Vec<StoredObject>,
+    /// Attribution objects to forget, by number.
+    pub dropped_objects: Vec<u64>,
+    /// Every row of an epoch before this one goes: filters, admissions, impressions, sites closed
+    /// until one of them, objects created in one of them.
+    pub pruned_before: Option<EpochIndex>,
+    /// Sites that lose their number.
+    pub unnamed: Vec<SiteId>,
+    /// Whether what goes is to be erased for good, so that nobody finds it on the disk: it was
+    /// cleared, or cleaned up, and not just displaced.
+    pub erase: bool,
+}
+
+/// An impression to save.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the fields are those of an impression")]
+pub struct SavedImpression {
+    /// The epoch it is saved in.
+    pub epoch: EpochIndex,
+    pub site: SiteId,
+    pub intermediary: Option<SiteId>,
+    pub user_action: UserAction,
+    pub timestamp: Timestamp,
+    pub expires: Timestamp,
+    pub match_value: u32,
+    pub histogram_index: u32,
+    pub priority: i32,
+    pub audience: bigbird::attribution::Audience,
+}
+
+impl SavedImpression {
+    /// The impression.
+    pub fn impression(&self) -> Impression<'_> {
+        Impression {
+            intermediary: self.intermediary,
+            expires: self.expires,
+            match_value: self.match_value,
+            priority: self.priority,
+            conversion_sites: &self.audience.conversion_sites,
+            conversion_callers: &self.audience.conversion_callers,
+            ..Impression::new(
+                self.site,
+                self.user_action,
+                self.timestamp,
+                self.histogram_index,
+            )
+        }
+    }
 }
 
 /// An attribution object as it is kept.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct StoredObject {
     /// The number under which it was created: the larger, the younger.
     pub number: u64,
@@ -127,95 +243,53 @@ pub struct StoredObject {
 }
 
 /// What a user agent knows of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct State {
-    /// How the store was set up; set when it is first opened.
-    pub setup: Option<Setup>,
     /// Whether the user lets the API work.
     pub enabled: bool,
-    /// When epoch 0 begins; chosen by the first valid call while the API is enabled.
-    pub epoch_start: Option<Timestamp>,
+    /// When epochs begin, and the rules of each. Empty until the first valid call while the API is
+    /// enabled.
+    pub timeline: Timeline,
+    /// Epochs before this one were pruned. They pay nothing ever again.
+    pub first_epoch: EpochIndex,
     /// When browsing history was last cleared.
     pub last_clear: Option<Timestamp>,
     /// The latest moment of a conversion, of a shared conversion that was created, or of a share that
     /// was taken, whatever it found: a clock that steps back must not bring budgets back. Were it
     /// the moment of the latest charge, what one epoch holds would decide which others are closed.
     pub latest: Option<Timestamp>,
+    /// The latest moment of any valid call while the API was enabled: no epoch after it holds
+    /// anything, so that new rules can begin there.
+    pub latest_use: Option<Timestamp>,
     /// The next id of a user action; ids are never used again.
     pub next_user_action: u64,
     /// The next number of an attribution object.
     pub next_object: u64,
+    /// How many sites calls have named so far: now and then, unused names are looked for.
+    pub mentions: u64,
 }
 
 impl Default for State {
     fn default() -> Self {
         Self {
-            setup: None,
             enabled: true,
-            epoch_start: None,
+            timeline: Timeline::default(),
+            first_epoch: EpochIndex(i64::MIN),
             last_clear: None,
             latest: None,
+            latest_use: None,
             next_user_action: 1,
             next_object: 1,
+            mentions: 0,
         }
     }
 }
 
-impl State {
-    /// The epoch of a moment, if it is known when epochs begin and how long they are.
-    pub fn epoch_of(&self, moment: Timestamp) -> Option<EpochIndex> {
-        Some(self.epoch_clock()?.epoch(moment))
-    }
-
-    /// When an epoch begins, if that is known.
-    pub fn beginning_of(&self, epoch: EpochIndex) -> Option<Timestamp> {
-        let EpochClock { start, period_ms } = self.epoch_clock()?;
-        let since = epoch.0.checked_mul(period_ms)?;
-        Some(Timestamp(start.0.checked_add(since)?))
-    }
-
-    fn epoch_clock(&self) -> Option<EpochClock> {
-        Some(EpochClock {
-            start: self.epoch_start?,
-            period_ms: epoch_ms(self.setup?.epoch_days),
-        })
-    }
-}
-
-/// What must not change during the life of a store: it is what the stored numbers mean.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setup {
-    /// How long an epoch is.
-    pub epoch_days: u32,
-    /// The capacity of each kind of filter.
-    pub capacities: Capacities,
-    /// How many sites a user action may involve.
-    pub domain_cap: Option<NonZeroU32>,
-}
-
-impl Setup {
-    /// How a configuration sets a store up.
-    pub fn of(config: &Config) -> Self {
-        Self {
-            epoch_days: config.epoch_days,
-            capacities: *config.policy.capacities(),
-            domain_cap: config.policy.domain_cap(),
-        }
-    }
-}
-
-impl fmt::Display for Setup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "epochs of {} days", self.epoch_days)?;
-        for kind in FilterKind::ALL {
-            let capacity = self.capacities.of(kind);
-            if capacity != Capacity::Unlimited {
-                write!(f, ", {kind} {capacity}")?;
-            }
-        }
-        match self.domain_cap {
-            Some(cap) => write!(f, ", domain cap {cap}"),
-            None => Ok(()),
-        }
+/// Every epoch keeps the rules it began with, until it is pruned.
+impl Policies for State {
+    fn policy(&self, epoch: EpochIndex) -> Option<&Policy> {
+        let rules = self.timeline.rules(epoch)?;
+        (epoch >= self.first_epoch).then_some(&rules.policy)
     }
 }

@@ -1,27 +1,33 @@
-//! One transaction with what it needs: the parts that all calls have in common.
+//! A call in the making: what it sees of the device, and what it changes so far.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 
+use bigbird::attribution::{Audience, Edit, Forgetting};
 use bigbird::{
-    Admission, Admit, AttributionQuery, Changes, Check, CommitError, EpochIndex, Filter,
-    Impression, LedgerView, Request, SiteId, Timestamp, UserAction, Window,
+    Admission, Admit, Admitted, AttributionQuery, Check, EpochIndex, Filter, LedgerView, Policies,
+    Request, SiteId, Timestamp, UserAction, Window, admission,
 };
 
-use crate::call::{Call, Caller, Conversion, Querier};
-use crate::clock::{EpochClock, days_after, days_before};
+use crate::call::{ConversionCall, ImpressionCall, Querier};
+use crate::clock::{Timeline, days_after, days_before, next};
 use crate::config::{Config, EpochStart, Randomness};
-use crate::options::{ImpressionOptions, ValidImpression};
 use crate::site::Site;
-use crate::storage::{State, Transaction};
+use crate::storage::{ChangeSet, Row, Rows, SavedImpression, Selection, State, StoredObject, View};
 
-/// A transaction under way, with the user agent's state as it will be when it ends.
-pub(crate) struct Work<'a, T, E, R> {
-    pub(crate) tx: T,
+/// A call in the making. Whatever it does, the store is only read; what it changes comes out as a
+/// [`ChangeSet`].
+pub(crate) struct Work<'a, V, E, R> {
+    pub(crate) view: &'a V,
+    /// As it will be.
     pub(crate) state: State,
+    /// As it is.
+    found: State,
     pub(crate) config: &'a Config,
     pub(crate) randomness: &'a mut R,
-    /// Whether changes were committed.
-    wrote: bool,
+    pub(crate) changes: ChangeSet,
+    /// The random numbers of the report so far.
+    pub(crate) drawn: Vec<f64>,
     error: PhantomData<E>,
 }
 
@@ -39,9 +45,9 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// The ledger as the conversion sees it.
-    pub(crate) fn ledger<'t, T>(&self, tx: &'t T) -> Spending<'t, T> {
+    pub(crate) fn ledger<'v, V>(&self, view: &'v V) -> Spending<'v, V> {
         Spending {
-            tx,
+            view,
             spent: self.spent,
         }
     }
@@ -50,8 +56,6 @@ impl Reading {
 /// Which of the sites that a conversion names get a number if they have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming {
-    /// None: a dry run leaves nothing behind.
-    Nobody,
     /// The sites that call, because filters and caps are kept of them.
     Callers,
     /// The sites that the options name, too: whether two shares overlap must follow from what they
@@ -59,60 +63,69 @@ pub(crate) enum Naming {
     Everyone,
 }
 
-/// The number of a site that nothing is stored of: it matches nothing.
+/// The number of a site that nothing is stored of: it matches nothing, and is given to none.
 const NOBODY: SiteId = SiteId(u32::MAX);
 
-impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
-    pub(crate) fn new(tx: T, config: &'a Config, randomness: &'a mut R) -> Result<Self, E> {
+/// After so many sites that calls have named, unused names are looked for, if there are as many names;
+/// the more there are, the less often. It depends on calls alone, but for how often.
+const SWEEP: u64 = 10_000;
+
+impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
+    pub(crate) fn new(view: &'a V, config: &'a Config, randomness: &'a mut R) -> Result<Self, E> {
+        let found = view.state()?;
         Ok(Self {
-            state: tx.state()?,
-            tx,
+            view,
+            state: found.clone(),
+            found,
             config,
             randomness,
-            wrote: false,
+            changes: ChangeSet::default(),
+            drawn: Vec::new(),
             error: PhantomData,
         })
     }
 
-    /// Ends the transaction, durably.
-    pub(crate) fn finish(mut self) -> Result<(), E> {
-        self.tx.set_state(&self.state)?;
-        self.tx.finish()
-    }
-
-    /// Ends the transaction with a write, also if nothing changed: a call that charged or kept
-    /// nothing must not be told from another by that.
-    pub(crate) fn finish_written(mut self) -> Result<(), E> {
-        if !self.wrote {
-            self.commit(&Changes::default())?;
-        }
-        self.finish()
-    }
-
-    /// The clock of epochs, if their start has been chosen.
-    pub(crate) fn known_clock(&self) -> Option<EpochClock> {
-        let period_ms = self.config.period_ms();
-        let start = self.state.epoch_start?;
-        Some(EpochClock { start, period_ms })
-    }
-
-    /// The clock of epochs, whose start is chosen now if it was not yet.
-    ///
-    /// A page's call may come here only if it is valid and made while the API is enabled; the user may
-    /// close sites at any time.
-    pub(crate) fn clock(&mut self, moment: Timestamp) -> EpochClock {
-        if let Some(clock) = self.known_clock() {
-            return clock;
-        }
-        let period_ms = self.config.period_ms();
-        let start = match self.config.epoch_start {
-            EpochStart::At(start) => start,
-            EpochStart::FirstUse => {
-                EpochClock::random_start(moment, self.randomness.epoch_start(), period_ms)
+    /// What the call changes.
+    pub(crate) fn into_changes(mut self) -> Result<ChangeSet, E> {
+        let (before, after) = (self.found.mentions / SWEEP, self.state.mentions / SWEEP);
+        if before != after {
+            let mut names: u64 = 0;
+            self.view.visit(Rows::Names, &mut |_| names += 1)?;
+            let seldom = 1 << (names / (4 * SWEEP)).max(1).ilog2();
+            if names >= SWEEP && after.is_multiple_of(seldom) {
+                self.forget_unused_names()?;
             }
-        };
-        self.state.epoch_start = Some(start);
-        EpochClock { start, period_ms }
+        }
+        if self.state != self.found {
+            self.changes.state = Some(self.state);
+        }
+        Ok(self.changes)
+    }
+
+    /// Lets epochs begin if they have not begun.
+    ///
+    /// A page's call may come here only if it is valid and made while the API is enabled; the user
+    /// may close sites at any time.
+    pub(crate) fn begin_epochs(&mut self, moment: Timestamp) {
+        if self.state.timeline.eras().is_empty() {
+            let rules = self.config.rules();
+            let start = match self.config.epoch_start {
+                EpochStart::At(start) => start,
+                EpochStart::FirstUse => rules.random_start(moment, self.randomness.epoch_start()),
+            };
+            self.state.timeline = Timeline::starting(start, rules);
+        }
+    }
+
+    /// The epoch of a moment; before epochs have begun, none that anything is stored in.
+    pub(crate) fn epoch(&self, moment: Timestamp) -> EpochIndex {
+        let epoch = self.state.timeline.epoch(moment);
+        epoch.unwrap_or(EpochIndex(i64::MIN))
+    }
+
+    /// Notes that the API was used.
+    pub(crate) fn used_at(&mut self, now: Timestamp) {
+        self.state.latest_use = self.state.latest_use.max(Some(now));
     }
 
     /// The oldest moment that a request can look back to.
@@ -122,70 +135,100 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
 
     /// The first epoch that may be attributed to (the draft's "get the starting epoch for
     /// attribution").
-    pub(crate) fn starting_epoch(&self, clock: EpochClock, now: Timestamp) -> EpochIndex {
-        let earliest = clock.epoch(self.oldest(now));
+    pub(crate) fn starting_epoch(&self, now: Timestamp) -> EpochIndex {
+        let earliest = self.epoch(self.oldest(now));
         match self.state.last_clear {
-            Some(clear) => earliest.max(next(clock.epoch(clear))),
+            Some(clear) => earliest.max(next(self.epoch(clear))),
             None => earliest,
         }
     }
 
     /// Saves an impression, if the API is enabled and its user action may involve the site.
-    pub(crate) fn save(
-        &mut self,
-        call: &Call<'_>,
-        caller: &Caller,
-        options: &ImpressionOptions,
-        valid: &ValidImpression,
-    ) -> Result<(), E> {
+    pub(crate) fn save(&mut self, impression: &ImpressionCall<'_>) -> Result<(), E> {
         if !self.state.enabled {
             return Ok(());
         }
-        let site = self.tx.site_id(&caller.site)?;
+        let ImpressionCall {
+            call,
+            caller,
+            valid,
+        } = impression;
+        let site = self.number(&caller.site)?;
         let intermediary = match &caller.intermediary {
-            Some(intermediary) => Some(self.tx.site_id(intermediary)?),
+            Some(intermediary) => Some(self.number(intermediary)?),
             None => None,
         };
-        let conversion_sites = self.site_ids(&valid.conversion_sites, true)?;
-        let conversion_callers = self.site_ids(&valid.conversion_callers, true)?;
-        let clock = self.clock(call.now);
-        let epoch = clock.epoch(call.now);
-        let impression = Impression {
+        let audience = Audience {
+            conversion_sites: self.site_ids(&valid.conversion_sites, true)?,
+            conversion_callers: self.site_ids(&valid.conversion_callers, true)?,
+        };
+        self.begin_epochs(call.now);
+        self.used_at(call.now);
+        let epoch = self.epoch(call.now);
+        let user_action = call.action_id(&self.state.timeline);
+        // What cannot be admitted is dropped, and the page does not learn of it.
+        if !self.admit(user_action, epoch, site)? {
+            return Ok(());
+        }
+        let size = self.view.size(epoch, site)?;
+        if let Some(order) = self.config.store_limits.displaced(size) {
+            self.changes.edited.push(Edit {
+                epoch,
+                order,
+                audience: None,
+            });
+        }
+        self.changes.saved.push(SavedImpression {
+            epoch,
             site,
             intermediary,
-            user_action: call.action_id(clock),
+            user_action,
             timestamp: call.now,
             expires: days_after(call.now, valid.lifetime_days),
-            match_value: options.match_value,
-            histogram_index: options.histogram_index,
-            priority: options.priority,
-            conversion_sites: &conversion_sites,
-            conversion_callers: &conversion_callers,
-        };
-        // What cannot be admitted is dropped, and the page does not learn of it.
-        if self.admit(impression.user_action, epoch, site)? {
-            self.tx.save_impression(epoch, &impression)?;
-        }
+            match_value: valid.match_value,
+            histogram_index: valid.histogram_index,
+            priority: valid.priority,
+            audience,
+        });
         Ok(())
+    }
+
+    /// Admits the site of an impression under its user action, if the domain cap has room. An epoch
+    /// that was pruned admits nobody.
+    fn admit(
+        &mut self,
+        user_action: UserAction,
+        epoch: EpochIndex,
+        site: SiteId,
+    ) -> Result<bool, E> {
+        let Some(policy) = self.state.policy(epoch) else {
+            return Ok(false);
+        };
+        let admission = admission(policy, self.view, user_action, epoch, site)?;
+        if admission == Admission::Room {
+            self.changes.ledger.admissions.push(Admit {
+                user_action,
+                epoch,
+                site,
+            });
+        }
+        Ok(admission != Admission::Refused)
     }
 
     /// What a conversion reads.
     pub(crate) fn reading(
         &mut self,
-        clock: EpochClock,
-        conversion: &Conversion<'_>,
+        conversion: &ConversionCall<'_>,
         naming: Naming,
     ) -> Result<Reading, E> {
-        let Conversion {
+        let ConversionCall {
             call,
             caller,
-            options,
             valid,
         } = conversion;
-        let callers = naming != Naming::Nobody;
-        let conversion_site = self.site_id(&caller.site, callers)?;
+        let conversion_site = self.number(&caller.site)?;
         let caller_id = match &caller.intermediary {
-            Some(intermediary) => self.site_id(intermediary, callers)?,
+            Some(intermediary) => self.number(intermediary)?,
             None => conversion_site,
         };
         let querier = match call.querier {
@@ -193,8 +236,8 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
             Querier::Intermediary => caller_id,
         };
         let not_before = days_before(call.now, valid.lookback_days);
-        let (earliest, current) = (clock.epoch(not_before), clock.epoch(call.now));
-        let starting = self.starting_epoch(clock, call.now);
+        let (earliest, current) = (self.epoch(not_before), self.epoch(call.now));
+        let starting = self.starting_epoch(call.now);
 
         // Of the sites that pay, the one that the user closed for longest.
         let mut closing: Option<(&Site, EpochIndex)> = None;
@@ -202,7 +245,7 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
             .into_iter()
             .zip(conversion.paying_sites())
         {
-            if let Some(until) = self.tx.closed_until(id)?
+            if let Some(until) = self.view.closed_until(id)?
                 && closing.is_none_or(|(_, longest)| longest < until)
             {
                 closing = Some((site, until));
@@ -210,33 +253,29 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
         }
         // The draft spends the site's budget instead: a report that says nothing, and costs the
         // querier nothing, still charges the others for it.
-        let spends = self.config.policy.matches_own_action();
+        let mut eras = self.state.timeline.eras().iter();
+        let spends = eras.all(|era| era.rules.policy.matches_own_action());
         let readable_from = match closing {
             Some((_, until)) if !spends => starting.max(next(until)),
             _ => starting,
         };
         let hides = |until: EpochIndex| until >= earliest.max(starting);
-        let window = Window::new(earliest, current).unwrap_or(Window::single(current));
         let request = Request {
             querier,
             conversion_site,
-            user_action: call.action_id(clock),
-            window: window.readable_from(readable_from),
+            user_action: call.action_id(&self.state.timeline),
+            window: Window::between(earliest, current).readable_from(readable_from),
         };
         let everyone = naming == Naming::Everyone;
-        let query = AttributionQuery::builder(request, call.now, options.histogram_size)
-            .not_before(not_before)
-            .callers([caller_id])
-            .impression_sites(self.site_ids(&valid.impression_sites, everyone)?)
-            .impression_callers(self.site_ids(&valid.impression_callers, everyone)?)
-            .match_values(options.match_values.as_slice())
-            .credit(options.credit.as_slice())
-            .value(options.value, options.max_value)
-            .epsilon(options.epsilon)
-            .build();
+        let terms = valid.terms.clone();
+        let mut query = AttributionQuery::new(request, call.now, terms, valid.histogram_size);
+        query.set_not_before(not_before);
+        query.set_caller(caller_id);
+        query.set_impression_sites(self.site_ids(&valid.impression_sites, everyone)?);
+        query.set_impression_callers(self.site_ids(&valid.impression_callers, everyone)?);
+        query.set_match_values(valid.match_values.clone());
         Ok(Reading {
-            // Validation was stricter. If it were not, a query of nothing is the safe answer.
-            query: query.unwrap_or_else(|_| AttributionQuery::nothing(request, call.now)),
+            query,
             readable_from,
             closed: closing
                 .filter(|(_, until)| hides(*until))
@@ -254,61 +293,213 @@ impl<'a, T: Transaction<E>, E, R: Randomness> Work<'a, T, E, R> {
 
     fn site_id(&mut self, site: &Site, give: bool) -> Result<SiteId, E> {
         if give {
-            self.tx.site_id(site)
+            self.number(site)
         } else {
-            Ok(self.tx.find_site(site)?.unwrap_or(NOBODY))
+            Ok(self.view.site_id(site)?.unwrap_or(NOBODY))
         }
     }
 
-    /// Admits the site of an impression under its user action, if the domain cap has room.
-    pub(crate) fn admit(
-        &mut self,
-        user_action: UserAction,
-        epoch: EpochIndex,
-        site: SiteId,
-    ) -> Result<bool, E> {
-        match self.tx.admission(user_action, epoch, site)? {
-            Admission::Granted => Ok(true),
-            Admission::Refused => Ok(false),
-            Admission::Room => self.commit(&Changes {
-                admissions: vec![Admit {
-                    user_action,
+    /// The number of a site, which it gets now if it had none. It keeps it as long as anything stored
+    /// names it.
+    pub(crate) fn number(&mut self, site: &Site) -> Result<SiteId, E> {
+        self.state.mentions = self.state.mentions.wrapping_add(1);
+        if let Some(id) = self.view.site_id(site)? {
+            return Ok(id);
+        }
+        let named = &self.changes.named;
+        if let Some((id, _)) = named.iter().find(|(_, other)| other == site) {
+            return Ok(*id);
+        }
+        let last = match named.last() {
+            Some((id, _)) => Some(*id),
+            None => self.view.last_site()?,
+        };
+        let id = match last {
+            None => SiteId(0),
+            Some(SiteId(last)) if last < NOBODY.0 - 1 => SiteId(last + 1),
+            Some(_) => self.free_number()?,
+        };
+        self.changes.named.push((id, site.clone()));
+        Ok(id)
+    }
+
+    /// The smallest number that no site has, when the largest one is given: four billion names after
+    /// the first.
+    fn free_number(&self) -> Result<SiteId, E> {
+        let named = self.changes.named.iter().map(|(id, _)| *id);
+        let mut taken: BTreeSet<SiteId> = named.collect();
+        self.view.visit(Rows::Names, &mut |row| {
+            if let Row::Name(id, _) = row {
+                taken.insert(id);
+            }
+        })?;
+        let free = (0..NOBODY.0).map(SiteId).find(|id| !taken.contains(id));
+        Ok(free.unwrap_or(NOBODY))
+    }
+
+    /// Forgets the names of sites that no row names: they tell where the user has been.
+    pub(crate) fn forget_unused_names(&mut self) -> Result<(), E> {
+        let mut used = BTreeSet::new();
+        // What goes names nobody any more; what comes does.
+        let edits = self.changes.edited.iter();
+        let edits: BTreeMap<_, _> = edits
+            .map(|edit| ((edit.epoch, edit.order), &edit.audience))
+            .collect();
+        let first = self.changes.pruned_before;
+        let first = first.unwrap_or(EpochIndex(i64::MIN));
+        let dropped = &self.changes.dropped_objects;
+        let mut visit = |row: Row<'_>| {
+            let kept = match row {
+                Row::Name(..) => false,
+                Row::Filter(epoch, ..) | Row::Admission(_, epoch, _) | Row::Closing(_, epoch) => {
+                    epoch >= first
+                }
+                Row::Object(stored) => {
+                    stored.object.created() >= first && !dropped.contains(&stored.number)
+                }
+                Row::Impression(epoch, order, impression) => match edits.get(&(epoch, order)) {
+                    Some(Some(audience)) => {
+                        used.extend([impression.site, impression.caller()]);
+                        used.extend(&audience.conversion_sites);
+                        used.extend(&audience.conversion_callers);
+                        false
+                    }
+                    Some(None) => false,
+                    None => epoch >= first,
+                },
+            };
+            if kept {
+                used.extend(row.sites());
+            }
+        };
+        for rows in [
+            Rows::Filters,
+            Rows::Admissions,
+            Rows::Closings,
+            Rows::Objects,
+            Rows::Impressions(Selection::All),
+        ] {
+            self.view.visit(rows, &mut visit)?;
+        }
+        let changes = &mut self.changes;
+        used.extend(changes.named.iter().map(|(id, _)| *id));
+        used.extend(changes.closed.iter().map(|(id, _)| *id));
+        for charge in &changes.ledger.charges {
+            used.extend(charge.filter.site());
+        }
+        used.extend(changes.ledger.admissions.iter().map(|admit| admit.site));
+        for stored in &changes.objects {
+            used.extend(stored.object.sites());
+        }
+        for saved in &changes.saved {
+            let placed = Row::Impression(saved.epoch, 0, saved.impression());
+            used.extend(placed.sites());
+        }
+        self.view.visit(Rows::Names, &mut |row| {
+            if let Row::Name(id, _) = row
+                && !used.contains(&id)
+            {
+                changes.unnamed.push(id);
+            }
+        })
+    }
+
+    /// Forgets a site at its own request: its impressions, and what it could still measure.
+    pub(crate) fn forget_site(&mut self, site: SiteId) -> Result<(), E> {
+        let edited = &mut self.changes.edited;
+        let naming = Rows::Impressions(Selection::Naming(site));
+        self.view.visit(naming, &mut |row| {
+            if let Row::Impression(epoch, order, impression) = row {
+                let audience = match impression.without(site) {
+                    Forgetting::Untouched => return,
+                    Forgetting::Restricted(audience) => Some(audience),
+                    Forgetting::Removed => None,
+                };
+                edited.push(Edit {
                     epoch,
-                    site,
-                }],
-                charges: Vec::new(),
-            }),
-        }
+                    order,
+                    audience,
+                });
+            }
+        })?;
+        let objects = &mut self.changes.objects;
+        self.view.visit(Rows::Objects, &mut |row| {
+            if let Row::Object(stored) = row {
+                let mut object = stored.object.clone();
+                object.forget_site(site);
+                if object != stored.object {
+                    objects.push(StoredObject {
+                        object,
+                        ..stored.clone()
+                    });
+                }
+            }
+        })?;
+        self.changes.erase = true;
+        Ok(())
     }
 
-    /// Commits changes; false if they were refused, which cannot happen within one transaction.
-    pub(crate) fn commit(&mut self, changes: &Changes) -> Result<bool, E> {
-        self.wrote = true;
-        match self.tx.commit(changes) {
-            Ok(()) => Ok(true),
-            Err(CommitError::Refused(_)) => Ok(false),
-            Err(CommitError::Store(error)) => Err(error),
-        }
+    /// Removes the impressions of which something holds, of those that are selected.
+    pub(crate) fn remove_impressions(
+        &mut self,
+        selection: Selection,
+        goes: impl Fn(&bigbird::Impression<'_>) -> bool,
+    ) -> Result<(), E> {
+        let edited = &mut self.changes.edited;
+        self.view
+            .visit(Rows::Impressions(selection), &mut |row| match row {
+                Row::Impression(epoch, order, impression) if goes(&impression) => {
+                    edited.push(Edit {
+                        epoch,
+                        order,
+                        audience: None,
+                    });
+                }
+                _ => {}
+            })?;
+        self.changes.erase = true;
+        Ok(())
+    }
+
+    /// Forgets everything about the epochs before one, which from then on pay nothing: what was paid
+    /// for an object must not decide when it goes, or it would tell one epoch's data in another's
+    /// budget.
+    pub(crate) fn prune_before(&mut self, epoch: EpochIndex) {
+        let first = self.state.first_epoch.max(epoch);
+        self.state.first_epoch = first;
+        self.state.timeline.prune_before(first);
+        self.changes.pruned_before = Some(first);
+        // Those go anyway.
+        self.changes.edited.retain(|edit| edit.epoch >= first);
+    }
+
+    /// Closes a conversion site up to and including an epoch, or further if it was.
+    pub(crate) fn close_site(&mut self, site: SiteId, until: EpochIndex) -> Result<(), E> {
+        let until = self
+            .view
+            .closed_until(site)?
+            .max(Some(until))
+            .unwrap_or(until);
+        // A site that is named twice is closed once.
+        self.changes.closed.retain(|(other, _)| *other != site);
+        self.changes.closed.push((site, until));
+        Ok(())
     }
 }
 
 /// A ledger in which the querier budgets of one site are spent up to an epoch (the draft's section
 /// Clearing Site Data, which sets them to 0). Nothing need be written for that, so that an
 /// explanation sees it too.
-pub(crate) struct Spending<'t, T> {
-    tx: &'t T,
+pub(crate) struct Spending<'v, V> {
+    view: &'v V,
     spent: Option<(SiteId, EpochIndex)>,
 }
 
-impl<T: LedgerView> LedgerView for Spending<'_, T> {
-    type Error = T::Error;
+impl<V: LedgerView> LedgerView for Spending<'_, V> {
+    type Error = V::Error;
 
-    fn first_epoch(&self) -> Result<EpochIndex, T::Error> {
-        self.tx.first_epoch()
-    }
-
-    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), T::Error> {
-        self.tx.look_up(epoch, checks)?;
+    fn consumed(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), V::Error> {
+        self.view.consumed(epoch, checks)?;
         if let Some((site, until)) = self.spent
             && epoch <= until
         {
@@ -320,16 +511,12 @@ impl<T: LedgerView> LedgerView for Spending<'_, T> {
         Ok(())
     }
 
-    fn admission(
+    fn admitted(
         &self,
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admission, T::Error> {
-        self.tx.admission(action, epoch, site)
+    ) -> Result<Admitted, V::Error> {
+        self.view.admitted(action, epoch, site)
     }
-}
-
-fn next(epoch: EpochIndex) -> EpochIndex {
-    EpochIndex(epoch.0.saturating_add(1))
 }

@@ -8,17 +8,16 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use bigbird::attribution::Touch;
+use bigbird::attribution::{EpochSize, Touch};
 use bigbird::{
-    Admission, AttributionQuery, Balance, Cause, Changes, Check, CommitError, EpochIndex,
-    EventStore, Fate, Filter, FilterKind, Impression, LedgerStore, LedgerView, MicroEpsilon,
-    Profile, Relevant, SiteId, Timestamp, UserAction,
+    Admitted, AttributionQuery, Cause, Check, EpochIndex, EventStore, Fate, Filter, FilterKind,
+    LedgerView, MicroEpsilon, Profile, Relevant, SiteId, Timestamp, UserAction,
 };
 use bigbird_user_agent::protocol::{Player, Request};
 use bigbird_user_agent::{
-    Action, AgentError, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Memory,
-    MemoryTransaction, Querier, ShareRefusal, SharedConversion, Site, State, Storage, StoredObject,
-    Transaction, UserAgent,
+    Action, AgentError, Call, ChangeSet, ConversionOptions, Explanation, ImpressionOptions, Memory,
+    MemoryTransaction, Querier, Row, Rows, ShareRefusal, SharedConversion, Site, State, Storage,
+    StoredObject, Transaction, UserAgent, View,
 };
 use common::{Agent, Half, SERVICE, agent, at, handle, measure, released};
 
@@ -72,12 +71,12 @@ fn take(agent: &mut Agent, conversion: SharedConversion, adtech: &str, seconds: 
 fn consumed(agent: &mut Agent, filter: impl Fn(SiteId) -> Filter, site: &str) -> u64 {
     let Ok(tx) = agent.storage_mut().begin();
     let site = Site::from_stored(site);
-    let Ok(id) = tx.find_site(&site);
+    let Ok(id) = tx.site_id(&site);
     let filter = filter(id.unwrap());
     let views = agent.storage().ledger().epochs();
     let filters = views.flat_map(|view| view.filters());
     let of = filters.filter(|(other, _)| *other == filter);
-    of.map(|(_, balance)| balance.consumed.get()).sum()
+    of.map(|(_, consumed)| consumed.get()).sum()
 }
 
 /// The paper's example of two intermediaries: each gets the credit of its own ads, each pays from
@@ -159,7 +158,7 @@ fn user_actions_are_numbered_anew_after_a_restart() {
         assert!(seen.insert(action));
     }
     let config = agent.config().clone();
-    let mut restarted = UserAgent::new(config, agent.into_storage(), Half).unwrap();
+    let mut restarted = UserAgent::new(config, agent.into_storage(), Half, at(1)).unwrap();
     for _ in 0..10 {
         let Ok(action) = restarted.begin_user_action(at(1));
         assert!(seen.insert(action), "{action:?} again");
@@ -198,26 +197,6 @@ fn calls_of_no_known_action_share_one_cap() {
             .unwrap();
     }
     assert_eq!(agent.storage().impressions().len(), 2);
-}
-
-/// The stored numbers mean something else under other epochs or capacities.
-#[test]
-fn a_store_is_not_opened_with_another_setup() {
-    let config = Config::new(Profile::BigBird);
-    let agent = agent(Profile::BigBird);
-    let agent = UserAgent::new(config.clone(), agent.into_storage(), Half).unwrap();
-    let daily = Config {
-        epoch_days: 1,
-        ..config
-    };
-    let error = UserAgent::new(daily, agent.into_storage(), Half).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the store was set up with epochs of 7 days, querier budget 1, global budget 8, \
-         impression-site quota 2, conversion-site quota 1, domain cap 2, and cannot be used with \
-         epochs of 1 days, querier budget 1, global budget 8, impression-site quota 2, \
-         conversion-site quota 1, domain cap 2"
-    );
 }
 
 /// Whether two shares overlap follows from what they name: a site that one of them names and that
@@ -325,7 +304,7 @@ fn every_call_makes_one_write_of_the_same_form() {
         writes: Rc::default(),
     };
     let writes = Rc::clone(&counting.writes);
-    let mut agent = UserAgent::new(config, counting, Half).unwrap();
+    let mut agent = UserAgent::new(config, counting, Half, at(1)).unwrap();
     let count = |agent: &mut UserAgent<Counting, Half>, site: &str, enabled: bool| {
         let Ok(()) = agent.set_enabled(enabled);
         let Ok(action) = agent.begin_user_action(at(2));
@@ -335,7 +314,7 @@ fn every_call_makes_one_write_of_the_same_form() {
         writes.take()
     };
     let charged = count(&mut agent, "shop.example", true);
-    assert_eq!(charged, ["commit", "set_state", "finish"]);
+    assert_eq!(charged, ["apply", "commit"]);
     assert_eq!(
         count(&mut agent, "shop.example", false),
         charged,
@@ -413,6 +392,12 @@ fn state(agent: &mut Agent) -> State {
     state
 }
 
+/// When epochs began.
+fn start(agent: &mut Agent) -> Option<Timestamp> {
+    let timeline = state(agent).timeline;
+    timeline.eras().first().map(|era| era.begins)
+}
+
 /// An explanation leaves everything as it is: budgets, names, and when epochs begin. In `w3c-draft`
 /// that is so also of a site whose budgets the user cleared, which are then all spent.
 #[test]
@@ -421,7 +406,7 @@ fn an_explanation_changes_nothing() {
         let mut agent = agent(profile);
         let untouched = state(&mut agent);
         let _ = explain(&mut agent, "shop.example", 1, 0.5);
-        assert_eq!(state(&mut agent).epoch_start, untouched.epoch_start);
+        assert_eq!(state(&mut agent).timeline, untouched.timeline);
         assert_eq!(agent.storage().site_count(), 0);
 
         save(&mut agent, "news.example", None, 0, 2);
@@ -588,11 +573,11 @@ fn epochs_begin_with_the_first_valid_call_while_enabled() {
         [0, 0, 0]
     );
     let Ok(()) = agent.maintain(at(6 * hour));
-    assert_eq!(state(&mut agent).epoch_start, None);
+    assert_eq!(start(&mut agent), None);
     assert_eq!(state(&mut agent).latest, None);
     let Ok(()) = agent.set_enabled(true);
     save(&mut agent, "news.example", None, 0, 7 * hour);
-    assert_eq!(state(&mut agent).epoch_start, Some(at((7 - 84) * hour)));
+    assert_eq!(start(&mut agent), Some(at((7 - 84) * hour)));
 }
 
 /// Impressions that came together get the epochs that they get one by one, whoever numbered their
@@ -618,7 +603,7 @@ fn impressions_get_the_same_epochs_together_and_one_by_one() {
             agent.save_impression(&call, &options).unwrap();
         }
         let epochs: Vec<_> = agent.storage().impressions().epochs().collect();
-        (state(&mut agent).epoch_start, epochs)
+        (start(&mut agent), epochs)
     };
     assert_eq!(stored(true), stored(false));
     assert_eq!(stored(true).1, [EpochIndex(0), EpochIndex(1)]);
@@ -704,37 +689,20 @@ impl Storage for Counting {
     }
 }
 
-impl CountingTransaction<'_> {
-    fn wrote(&self, what: &'static str) {
-        self.writes.borrow_mut().push(what);
-    }
-}
-
 impl LedgerView for CountingTransaction<'_> {
     type Error = Infallible;
 
-    fn first_epoch(&self) -> Result<EpochIndex, Infallible> {
-        self.inner.first_epoch()
+    fn consumed(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), Infallible> {
+        self.inner.consumed(epoch, checks)
     }
 
-    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), Infallible> {
-        self.inner.look_up(epoch, checks)
-    }
-
-    fn admission(
+    fn admitted(
         &self,
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admission, Infallible> {
-        self.inner.admission(action, epoch, site)
-    }
-}
-
-impl LedgerStore for CountingTransaction<'_> {
-    fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<Infallible>> {
-        self.wrote("commit");
-        self.inner.commit(changes)
+    ) -> Result<Admitted, Infallible> {
+        self.inner.admitted(action, epoch, site)
     }
 }
 
@@ -753,42 +721,36 @@ impl EventStore<AttributionQuery> for CountingTransaction<'_> {
 
 /// Passes calls on.
 macro_rules! pass_on {
-    ($($name:ident($me:ty $(, $arg:ident: $ty:ty)*) -> $out:ty;)*) => {
-        $(fn $name(self: $me $(, $arg: $ty)*) -> Result<$out, Infallible> {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
+        $(fn $name(&self $(, $arg: $ty)*) -> Result<$out, Infallible> {
             self.inner.$name($($arg),*)
         })*
     };
 }
 
-impl Transaction<Infallible> for CountingTransaction<'_> {
-    fn set_state(&mut self, state: &State) -> Result<(), Infallible> {
-        self.wrote("set_state");
-        self.inner.set_state(state)
-    }
-
-    fn finish(self) -> Result<(), Infallible> {
-        self.wrote("finish");
-        self.inner.finish()
-    }
-
+impl View<Infallible> for CountingTransaction<'_> {
     pass_on! {
-        state(&Self) -> State;
-        find_site(&Self, site: &Site) -> Option<SiteId>;
-        site_id(&mut Self, site: &Site) -> SiteId;
-        site(&Self, id: SiteId) -> Option<Site>;
-        save_impression(&mut Self, epoch: EpochIndex, impression: &Impression<'_>) -> ();
-        filters(&Self) -> Vec<(EpochIndex, Filter, Balance)>;
-        forget_site(&mut Self, site: SiteId) -> ();
-        remove_impressions(&mut Self, sites: Option<&[SiteId]>) -> ();
-        remove_expired(&mut Self, now: Timestamp) -> ();
-        close_site(&mut Self, site: SiteId, until: EpochIndex) -> ();
-        closed_until(&Self, site: SiteId) -> Option<EpochIndex>;
-        prune_before(&mut Self, epoch: EpochIndex) -> ();
-        forget_unused_sites(&mut Self) -> ();
-        put_object(&mut Self, stored: StoredObject) -> ();
-        object(&Self, shared: SharedConversion) -> Option<StoredObject>;
-        objects(&Self) -> Vec<(u64, SiteId)>;
-        remove_object(&mut Self, number: u64) -> ();
+        state() -> State;
+        site_id(site: &Site) -> Option<SiteId>;
+        site(id: SiteId) -> Option<Site>;
+        last_site() -> Option<SiteId>;
+        closed_until(site: SiteId) -> Option<EpochIndex>;
+        size(epoch: EpochIndex, site: SiteId) -> EpochSize;
+        object(shared: SharedConversion) -> Option<StoredObject>;
+        objects() -> Vec<(u64, SiteId)>;
+        visit(rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> ();
+    }
+}
+
+impl Transaction<Infallible> for CountingTransaction<'_> {
+    fn apply(&mut self, changes: &ChangeSet) -> Result<(), Infallible> {
+        self.writes.borrow_mut().push("apply");
+        self.inner.apply(changes)
+    }
+
+    fn commit(self) -> Result<(), Infallible> {
+        self.writes.borrow_mut().push("commit");
+        self.inner.commit()
     }
 }
 

@@ -99,7 +99,9 @@ enum Clearing {
 type Charged = BTreeMap<(i64, String), (Filter, u64)>;
 
 fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
-    let config = Config::new(case.profile).with_service(SERVICE);
+    let config = Config::new(case.profile)
+        .with_service(SERVICE)
+        .for_testing();
     let policy = config.policy.clone();
     let mut agent = UserAgent::in_memory(config.clone(), Half);
     let mut now = 1_000_000 * HOUR;

@@ -20,7 +20,7 @@ const FLOOD: u32 = 1_000_000;
 /// sites have ten impressions each.
 fn flood(profile: Profile) {
     let _alone = ALONE.lock();
-    let config = Config::new(profile).with_service(SERVICE);
+    let config = Config::new(profile).with_service(SERVICE).for_testing();
     let limit = config.store_limits.impressions_per_epoch.get() as usize;
     let before = ALLOCATED.load(Ordering::Relaxed);
     let mut agent = UserAgent::in_memory(config, Half);
@@ -83,7 +83,9 @@ fn nor_does_it_under_the_draft() {
 /// only its own.
 #[test]
 fn shared_conversions_are_limited_for_each_site() {
-    let config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let config = Config::new(Profile::BigBird)
+        .with_service(SERVICE)
+        .for_testing();
     let mut agent = UserAgent::in_memory(config, Half);
     let now = Timestamp(1_700_000_000_000);
     let Ok(seen) = agent.begin_user_action(now);
@@ -139,7 +141,9 @@ fn shared_conversions_are_limited_for_each_site() {
 #[test]
 fn naming_sites_in_conversions_fills_no_memory() {
     let _alone = ALONE.lock();
-    let config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let config = Config::new(Profile::BigBird)
+        .with_service(SERVICE)
+        .for_testing();
     let before = ALLOCATED.load(Ordering::Relaxed);
     let mut agent = UserAgent::in_memory(config, Half);
     for number in 0..100_000 {

@@ -64,4 +64,54 @@ impl Impression<'_> {
     pub fn caller(&self) -> SiteId {
         self.intermediary.unwrap_or(self.site)
     }
+
+    /// What becomes of it when a site asks to be forgotten (the draft's section `Clear-Site-Data`
+    /// Integration, "clear impressions for a site").
+    pub fn without(&self, site: SiteId) -> Forgetting {
+        if self.caller() == site {
+            return Forgetting::Removed;
+        }
+        if !self.conversion_sites.contains(&site) && !self.conversion_callers.contains(&site) {
+            return Forgetting::Untouched;
+        }
+        let without = |list: &[SiteId]| -> Option<Vec<SiteId>> {
+            let left: Vec<_> = list.iter().copied().filter(|id| *id != site).collect();
+            // An empty list names everybody.
+            (list.is_empty() || !left.is_empty()).then_some(left)
+        };
+        match (
+            without(self.conversion_sites),
+            without(self.conversion_callers),
+        ) {
+            (Some(conversion_sites), Some(conversion_callers)) => {
+                Forgetting::Restricted(Audience {
+                    conversion_sites,
+                    conversion_callers,
+                })
+            }
+            _ => Forgetting::Removed,
+        }
+    }
+}
+
+/// What becomes of an impression when a site asks to be forgotten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forgetting {
+    /// Nothing: it does not name the site, other than as the place where it was shown.
+    Untouched,
+    /// The site is taken off its lists.
+    Restricted(Audience),
+    /// It goes: the site saved it, or nobody else may measure it.
+    Removed,
+}
+
+/// Who may measure an impression, as lists without repetition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
+pub struct Audience {
+    /// The conversion sites that may measure it; every site if empty.
+    pub conversion_sites: Vec<SiteId>,
+    /// Who may call for a conversion that measures it; everyone if empty.
+    pub conversion_callers: Vec<SiteId>,
 }

@@ -5,7 +5,7 @@
 //! in the slots themselves, 16 bytes an impression; besides, the index has an entry for each
 //! distinct site, caller, match value and audience of the epoch.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hash};
 
@@ -14,6 +14,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::impression::Impression;
 use super::query::AttributionQuery;
+use super::store::SiteSize;
 use crate::{SiteId, Timestamp, UserAction};
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
@@ -174,32 +175,18 @@ impl Audiences {
     }
 
     /// Gives each audience that is asked about its number in `new`, where it is listed when it is
-    /// first asked about, without a site that is to be forgotten; `None` if that leaves nobody.
-    pub(super) fn renumbering<'a>(
-        &'a self,
-        new: &'a mut Self,
-        forgotten: Option<SiteId>,
-    ) -> impl FnMut(u32) -> Option<u32> + 'a {
-        let mut known: Vec<Option<Option<u32>>> = vec![None; self.spans.len()];
+    /// first asked about.
+    pub(super) fn renumbering<'a>(&'a self, new: &'a mut Self) -> impl FnMut(u32) -> u32 + 'a {
+        let mut known: Vec<Option<u32>> = vec![None; self.spans.len()];
         move |id| {
-            let renumbered = known.get_mut(id as usize)?;
+            let Some(renumbered) = known.get_mut(id as usize) else {
+                return NONE;
+            };
             *renumbered.get_or_insert_with(|| {
                 let (sites, callers) = self.members(id);
-                let Some(site) = forgotten else {
-                    return Some(new.intern_sets(sites, callers));
-                };
-                let without = |list: &[SiteId]| -> Option<Vec<SiteId>> {
-                    let left: Vec<_> = list.iter().copied().filter(|id| *id != site).collect();
-                    (list.is_empty() || !left.is_empty()).then_some(left)
-                };
-                Some(new.intern_sets(&without(sites)?, &without(callers)?))
+                new.intern_sets(sites, callers)
             })
         }
-    }
-
-    /// Whether any audience names a site.
-    pub(super) fn names(&self, site: SiteId) -> bool {
-        self.lists.contains(&site)
     }
 
     pub(super) fn clear(&mut self) {
@@ -220,6 +207,15 @@ struct Chain {
     last: u32,
     /// How many slots it has; removed ones count until compaction, except by site.
     len: u32,
+}
+
+impl Chain {
+    fn size(&self) -> SiteSize {
+        SiteSize {
+            impressions: self.len,
+            oldest: self.first,
+        }
+    }
 }
 
 impl Default for Chain {
@@ -246,9 +242,8 @@ pub(super) struct Index {
     /// Of the latter, those that name a conversion caller, and those that name none.
     naming_caller: Lists,
     anyone: Vec<u32>,
-    /// The sites by how many impressions they have, then by age of the oldest. Built when the
-    /// epoch is first full.
-    crowd: Option<BTreeSet<(u32, Reverse<u32>, SiteId)>>,
+    /// The sites by size. Built when the epoch is first full.
+    crowd: Option<BTreeSet<(SiteSize, SiteId)>>,
 }
 
 impl Index {
@@ -296,32 +291,48 @@ impl Index {
         if let Some(crowd) = &mut self.crowd {
             let after = self.sites[&slot.site];
             if let Some(before) = before {
-                crowd.remove(&(before.len, Reverse(before.first), slot.site));
+                crowd.remove(&(before.size(), slot.site));
             }
-            crowd.insert((after.len, Reverse(after.first), slot.site));
+            crowd.insert((after.size(), slot.site));
         }
     }
 
-    /// Takes the impression that must go when the epoch is full out of its site's chain: the
-    /// oldest of the site with most impressions, and of equal sites the one with the oldest.
-    pub(super) fn evict(&mut self, slots: &[Slot]) -> Option<u32> {
+    /// How many impressions a site has.
+    pub(super) fn site(&self, site: SiteId) -> Option<SiteSize> {
+        self.sites.get(&site).map(Chain::size)
+    }
+
+    /// The largest site.
+    pub(super) fn largest_site(&self) -> Option<SiteSize> {
+        match &self.crowd {
+            Some(crowd) => crowd.last().map(|(size, _)| *size),
+            None => self.sites.values().map(Chain::size).max(),
+        }
+    }
+
+    /// Takes a slot out of its site's chain, if it is the oldest there, and says whether it was.
+    pub(super) fn unlink_oldest(&mut self, slots: &[Slot], at: u32) -> bool {
+        let site = slots[at as usize].site;
         let sites = &mut self.sites;
+        if sites.get(&site).is_none_or(|chain| chain.first != at) {
+            return false;
+        }
         let crowd = self.crowd.get_or_insert_with(|| {
-            sites
-                .iter()
-                .map(|(&site, chain)| (chain.len, Reverse(chain.first), site))
-                .collect()
+            let sizes = sites.iter().map(|(&site, chain)| (chain.size(), site));
+            sizes.collect()
         });
-        let (_, Reverse(oldest), site) = crowd.pop_last()?;
-        let chain = sites.get_mut(&site)?;
-        chain.first = slots[oldest as usize].next[BY_SITE];
+        let Some(chain) = sites.get_mut(&site) else {
+            return false;
+        };
+        crowd.remove(&(chain.size(), site));
+        chain.first = slots[at as usize].next[BY_SITE];
         chain.len -= 1;
         if chain.len == 0 {
             sites.remove(&site);
         } else {
-            crowd.insert((chain.len, Reverse(chain.first), site));
+            crowd.insert((chain.size(), site));
         }
-        Some(oldest)
+        true
     }
 
     /// Visits every slot that a query may match: all that share the property which the query

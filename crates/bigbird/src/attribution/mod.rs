@@ -13,7 +13,9 @@ mod query;
 mod store;
 
 pub use credit::allocate_credit;
-pub use impression::Impression;
+pub use impression::{Audience, Forgetting, Impression};
 pub use object::{AttributionObject, Credit, ObjectParts, Support};
-pub use query::{AttributionQuery, AttributionQueryBuilder, Histogram, QueryError, Touch};
-pub use store::{ImpressionStore, StoreLimits};
+pub use query::{
+    AttributionQuery, AttributionQueryBuilder, Histogram, HistogramSize, QueryError, Terms, Touch,
+};
+pub use store::{Edit, EpochSize, ImpressionStore, SiteSize, StoreLimits};

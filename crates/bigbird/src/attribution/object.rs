@@ -3,14 +3,16 @@
 
 use std::num::NonZeroU64;
 
-use super::query::{AttributionQuery, Histogram, Touch};
+use super::query::{AttributionQuery, Histogram, Terms, Touch};
 use crate::decision::{Cause, Fate};
 use crate::device::Outcome;
 use crate::engine::{Payers, Workspace, generate};
-use crate::ledger::{Changes, LedgerView};
+use crate::ledger::{Changes, LedgerView, first_short};
+use crate::policy::Policies;
 use crate::query::{Draws, EventStore, Query, Release, Relevant, Request};
 use crate::{
-    Capacity, Check, Decision, EpochIndex, Epsilon, EpsilonError, Filter, Noise, Policy, SiteId,
+    Capacity, Check, Decision, EpochIndex, Epsilon, EpsilonError, Filter, MicroEpsilon, Noise,
+    SiteId,
 };
 
 /// One conversion, attributed once, for several queriers with disjoint impressions.
@@ -29,10 +31,16 @@ use crate::{
 /// was charged. Our objects fix the credit of each impression once; an epoch that a querier cannot
 /// pay for, or that can no longer be read, loses that epoch's own credit and nothing else.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(try_from = "ObjectParts", into = "ObjectParts")
+)]
 pub struct AttributionObject {
     conversion_site: SiteId,
     created: EpochIndex,
     callers: Vec<SiteId>,
+    /// What every share must agree on.
     terms: Terms,
     single_epoch: bool,
     /// The epochs that passed. Each has a relevant impression, which influenced how the value was
@@ -46,6 +54,8 @@ pub struct AttributionObject {
 /// Everything an [`AttributionObject`] is made of. It is as private as the ledger, and must be kept
 /// as durably: whoever could change it could take a share twice.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct ObjectParts {
     /// The conversion site.
     pub conversion_site: SiteId,
@@ -71,26 +81,10 @@ pub struct ObjectParts {
     pub taken: Vec<Support>,
 }
 
-/// What every share of an object must agree on: the attribution function and the noise scale.
-#[derive(Debug, Clone, PartialEq)]
-struct Terms {
-    value: u32,
-    credit: Vec<f64>,
-    noise: Noise,
-}
-
-impl Terms {
-    fn of(query: &AttributionQuery) -> Self {
-        Self {
-            value: query.value,
-            credit: query.credit.clone(),
-            noise: query.noise,
-        }
-    }
-}
-
 /// An impression with the credit it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Credit {
     /// The epoch it was saved in.
     pub epoch: EpochIndex,
@@ -111,6 +105,8 @@ pub struct Credit {
 /// The set of impressions that a share asks for, by description. Whether two sets overlap is
 /// decided on descriptions, never on what happens to be stored: it would tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Support {
     /// Impressions of these sites, sorted; of every site if empty.
     pub impression_sites: Vec<SiteId>,
@@ -156,12 +152,12 @@ impl AttributionObject {
     /// everyone who will share as its callers, and matches the impressions of all of them; its
     /// querier pays nothing.
     ///
-    /// Commit the changes before any share is released.
+    /// Apply the changes before any share is released.
     ///
     /// # Errors
     /// Whatever the stores say when they cannot be read.
     pub fn create<E, L>(
-        policy: &Policy,
+        policies: &impl Policies,
         events: &E,
         ledger: &L,
         query: &AttributionQuery,
@@ -174,7 +170,7 @@ impl AttributionObject {
         let snapshot = SnapshotQuery(query);
         let mut workspace = Workspace::default();
         generate(
-            policy,
+            policies,
             &Snapshots(events),
             ledger,
             &snapshot,
@@ -185,25 +181,16 @@ impl AttributionObject {
         let (Snapshot(credits), decision, changes) = workspace.into_parts();
         let passed = decision.epochs().filter(|epoch| epoch.fate == Fate::Passed);
         let object = Self {
-            epochs: passed.map(|epoch| epoch.epoch).collect(),
-            credits,
-            ..Self::empty(query)
-        };
-        Ok((object, decision, changes))
-    }
-
-    /// The object of a conversion to which nothing is attributed.
-    pub fn empty(query: &AttributionQuery) -> Self {
-        Self {
             conversion_site: query.request.conversion_site,
             created: query.request.window.current(),
             callers: query.callers.clone(),
-            terms: Terms::of(query),
+            terms: query.terms.clone(),
             single_epoch: query.request.window.is_single(),
-            epochs: Vec::new(),
-            credits: Vec::new(),
+            epochs: passed.map(|epoch| epoch.epoch).collect(),
+            credits,
             taken: Vec::new(),
-        }
+        };
+        Ok((object, decision, changes))
     }
 
     /// Gives a querier the credit of the impressions that its query names (the paper's
@@ -219,14 +206,14 @@ impl AttributionObject {
     /// Every other epoch is charged all the same: were the share refused as a whole, what one
     /// epoch held and paid would decide what another is charged.
     ///
-    /// Commit the changes, and keep the object as durably as the ledger, before the report is
+    /// Apply the changes, and keep the object as durably as the ledger, before the report is
     /// released.
     ///
     /// # Errors
     /// Whatever the ledger says when it cannot be read. Nothing was taken then.
     pub fn share<L: LedgerView>(
         &mut self,
-        policy: &Policy,
+        policies: &impl Policies,
         ledger: &L,
         query: &AttributionQuery,
         readable_from: EpochIndex,
@@ -241,11 +228,20 @@ impl AttributionObject {
         };
         let own =
             |credit: &&Credit| credit.permitted & (1 << caller) != 0 && support.contains(credit);
-        let first_epoch = ledger.first_epoch()?.max(readable_from);
+        let querier = Filter::Querier(query.request.querier);
         for &epoch in &self.epochs {
             let credits = || {
                 let of_epoch = |credit: &&Credit| credit.epoch == epoch;
                 self.credits.iter().filter(of_epoch).filter(own)
+            };
+            let matched = credits().count();
+            let mark = outcome.decision.mark();
+            let policy = policies.policy(epoch);
+            let Some(policy) = policy.filter(|_| epoch >= readable_from) else {
+                let (fate, lost) = (Fate::Dropped(Cause::Pruned), MicroEpsilon::ZERO);
+                let decision = &mut outcome.decision;
+                decision.record(epoch, matched, lost, fate, (mark, mark));
+                continue;
             };
             // As for any report: what it reveals if the window has one epoch, else the worst case.
             let sensitivity = if self.single_epoch {
@@ -253,32 +249,25 @@ impl AttributionObject {
                 credits().for_each(|credit| alone.add(credit.histogram_index, credit.value));
                 alone.total()
             } else {
-                2 * u64::from(query.value)
+                2 * u64::from(query.terms.value)
             };
-            let asked = query.noise.loss(sensitivity, policy.arithmetic());
-            let querier = Filter::Querier(query.request.querier);
-            let mark = outcome.decision.mark();
+            let asked = query.terms.noise.loss(sensitivity, policy.arithmetic());
+            let capacity = policy.capacities().querier;
             let checks = outcome.decision.checks_mut();
-            if !asked.is_zero() && policy.capacities().querier != Capacity::Unlimited {
-                checks.push(Check::new(epoch, querier, asked));
+            if !asked.is_zero() && capacity != Capacity::Unlimited {
+                checks.push(Check::new(epoch, querier, capacity, asked));
             }
-            ledger.look_up(epoch, &mut checks[mark..])?;
-            let fate = match checks[mark..].iter().all(Check::fits) {
-                _ if epoch < first_epoch => Fate::Dropped(Cause::Pruned),
-                false => Fate::Dropped(Cause::Filter(querier.kind())),
-                true => Fate::Passed,
+            let fate = match first_short(ledger, epoch, &mut checks[mark..])? {
+                Some(short) => Fate::Dropped(Cause::Filter(short)),
+                None => Fate::Passed,
             };
             if fate == Fate::Passed {
-                changes
-                    .charges
-                    .extend(checks[mark..].iter().map(Check::charge));
-            }
-            if fate == Fate::Passed {
+                let paid = checks[mark..].iter().map(Check::charge);
+                changes.charges.extend(paid);
                 credits().for_each(|credit| {
                     outcome.report.add(credit.histogram_index, credit.value);
                 });
             }
-            let matched = credits().count();
             let decision = &mut outcome.decision;
             decision.record(epoch, matched, asked, fate, (mark, mark));
         }
@@ -306,47 +295,6 @@ impl AttributionObject {
         });
     }
 
-    /// Everything it is made of, for a store to keep.
-    pub fn parts(&self) -> ObjectParts {
-        ObjectParts {
-            conversion_site: self.conversion_site,
-            created: self.created,
-            callers: self.callers.clone(),
-            value: self.terms.value,
-            credit: self.terms.credit.clone(),
-            epsilon: self.terms.noise.epsilon().value(),
-            sensitivity: self.terms.noise.sensitivity().get(),
-            single_epoch: self.single_epoch,
-            epochs: self.epochs.clone(),
-            credits: self.credits.clone(),
-            taken: self.taken.clone(),
-        }
-    }
-
-    /// The object that a store has kept.
-    ///
-    /// # Errors
-    /// If the parts are of no object: its epsilon is out of range, or its noise hides nothing.
-    pub fn from_parts(parts: ObjectParts) -> Result<Self, EpsilonError> {
-        let epsilon = Epsilon::new(parts.epsilon)?;
-        let sensitivity = NonZeroU64::new(parts.sensitivity);
-        let sensitivity = sensitivity.ok_or(EpsilonError::Amount { got: 0.0 })?;
-        Ok(Self {
-            conversion_site: parts.conversion_site,
-            created: parts.created,
-            callers: parts.callers,
-            terms: Terms {
-                value: parts.value,
-                credit: parts.credit,
-                noise: Noise::new(epsilon, sensitivity),
-            },
-            single_epoch: parts.single_epoch,
-            epochs: parts.epochs,
-            credits: parts.credits,
-            taken: parts.taken,
-        })
-    }
-
     /// Every site it remembers, some more than once: whoever numbers sites must not give their
     /// numbers to others.
     pub fn sites(&self) -> impl Iterator<Item = SiteId> {
@@ -361,6 +309,11 @@ impl AttributionObject {
         own.chain(self.callers.iter().copied())
             .chain(of_credits)
             .chain(of_taken)
+    }
+
+    /// Everything it is made of, for a store to keep.
+    pub fn parts(&self) -> ObjectParts {
+        self.clone().into()
     }
 
     /// The conversion site it is about.
@@ -395,9 +348,54 @@ impl AttributionObject {
         let support = Support::of(query);
         let fits = query.request.conversion_site == self.conversion_site
             && self.taken.len() < Self::MAX_SHARES
-            && Terms::of(query) == self.terms
+            && query.terms == self.terms
             && !self.taken.iter().any(|taken| taken.overlaps(&support));
         fits.then_some((caller, support))
+    }
+}
+
+/// Everything it is made of, for a store to keep.
+impl From<AttributionObject> for ObjectParts {
+    fn from(object: AttributionObject) -> Self {
+        Self {
+            conversion_site: object.conversion_site,
+            created: object.created,
+            callers: object.callers,
+            value: object.terms.value,
+            credit: object.terms.credit,
+            epsilon: object.terms.noise.epsilon().value(),
+            sensitivity: object.terms.noise.sensitivity().get(),
+            single_epoch: object.single_epoch,
+            epochs: object.epochs,
+            credits: object.credits,
+            taken: object.taken,
+        }
+    }
+}
+
+/// The object that a store has kept; an error if its epsilon is out of range, or its noise hides
+/// nothing.
+impl TryFrom<ObjectParts> for AttributionObject {
+    type Error = EpsilonError;
+
+    fn try_from(parts: ObjectParts) -> Result<Self, EpsilonError> {
+        let epsilon = Epsilon::new(parts.epsilon)?;
+        let sensitivity = NonZeroU64::new(parts.sensitivity);
+        let sensitivity = sensitivity.ok_or(EpsilonError::Amount { got: 0.0 })?;
+        Ok(Self {
+            conversion_site: parts.conversion_site,
+            created: parts.created,
+            callers: parts.callers,
+            terms: Terms {
+                value: parts.value,
+                credit: parts.credit,
+                noise: Noise::new(epsilon, sensitivity),
+            },
+            single_epoch: parts.single_epoch,
+            epochs: parts.epochs,
+            credits: parts.credits,
+            taken: parts.taken,
+        })
     }
 }
 

@@ -19,7 +19,7 @@ impl Release for Histogram {}
 
 impl Histogram {
     /// The null report of this many buckets.
-    pub fn null(size: u32) -> Self {
+    pub fn null(HistogramSize(size): HistogramSize) -> Self {
         Self(vec![0; size as usize])
     }
 
@@ -38,7 +38,7 @@ impl Histogram {
         self.0.iter().map(|&value| u64::from(value)).sum()
     }
 
-    pub(crate) fn make_null(&mut self, size: u32) {
+    pub(crate) fn make_null(&mut self, HistogramSize(size): HistogramSize) {
         self.0.clear();
         self.0.resize(size as usize, 0);
     }
@@ -76,18 +76,111 @@ pub struct AttributionQuery {
     pub(crate) impression_sites: Vec<SiteId>,
     pub(crate) impression_callers: Vec<SiteId>,
     pub(crate) match_values: Vec<u32>,
-    pub(crate) credit: Vec<f64>,
+    pub(crate) terms: Terms,
+    histogram_size: HistogramSize,
+}
+
+/// What a conversion is worth, how that is divided, and the noise that hides it. Valid by
+/// construction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Terms {
     pub(crate) value: u32,
+    pub(crate) credit: Vec<f64>,
     pub(crate) noise: Noise,
-    pub(crate) histogram_size: u32,
+}
+
+impl Terms {
+    /// The terms of a conversion of a `value` of at most `max_value`, a conversion of which would
+    /// cost `epsilon`. The last impression gets the first share of `credit`, and so on.
+    ///
+    /// # Errors
+    /// If anything is out of range; the error names it, its value and the limit.
+    pub fn new(
+        epsilon: f64,
+        value: u32,
+        max_value: u32,
+        credit: Vec<f64>,
+    ) -> Result<Self, QueryError> {
+        let epsilon = Epsilon::new(epsilon)?;
+        let sensitivity = NonZeroU64::new(2 * u64::from(max_value));
+        let sensitivity = sensitivity.filter(|_| (1..=max_value).contains(&value));
+        let Some(sensitivity) = sensitivity else {
+            let got = value;
+            return Err(QueryError::Value { got, max_value });
+        };
+        if credit.is_empty() {
+            return Err(QueryError::NoCredit);
+        }
+        let wrong = |share: &&f64| share.is_nan() || **share <= 0.0;
+        if let Some(&got) = credit.iter().find(wrong) {
+            return Err(QueryError::Credit { got });
+        }
+        let sum: f64 = credit.iter().sum();
+        if !sum.is_finite() {
+            return Err(QueryError::CreditSum { got: sum });
+        }
+        Ok(Self {
+            value,
+            credit,
+            noise: Noise::new(epsilon, sensitivity),
+        })
+    }
+
+    /// The largest value that a conversion can have.
+    pub fn max_value(&self) -> u32 {
+        u32::try_from(self.noise.sensitivity().get() / 2).unwrap_or(u32::MAX)
+    }
+
+    /// What a conversion of the largest value costs.
+    pub fn epsilon(&self) -> Epsilon {
+        self.noise.epsilon()
+    }
+}
+
+/// How many buckets a histogram has: 1 to [`HistogramSize::MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistogramSize(u32);
+
+impl HistogramSize {
+    /// The largest size.
+    pub const MAX: u32 = 1 << 20;
+
+    /// So many buckets.
+    ///
+    /// # Errors
+    /// If there are none, or too many.
+    pub fn new(buckets: u32) -> Result<Self, QueryError> {
+        match buckets {
+            1..=Self::MAX => Ok(Self(buckets)),
+            got => Err(QueryError::HistogramSize { got }),
+        }
+    }
 }
 
 impl AttributionQuery {
-    /// How many buckets a histogram may have.
-    pub const MAX_HISTOGRAM_SIZE: u32 = 1 << 20;
-
     /// How many callers may share one attribution object.
     pub const MAX_CALLERS: usize = 64;
+
+    /// A query at the moment `now`, on some terms, for a histogram of some size. Until it is told
+    /// otherwise, it is called by the conversion site and looks at every impression of its window.
+    pub fn new(
+        request: Request,
+        now: Timestamp,
+        terms: Terms,
+        histogram_size: HistogramSize,
+    ) -> Self {
+        Self {
+            request,
+            callers: vec![request.conversion_site],
+            now,
+            not_before: Timestamp(i64::MIN),
+            impression_sites: Vec::new(),
+            impression_callers: Vec::new(),
+            match_values: Vec::new(),
+            terms,
+            histogram_size,
+        }
+    }
 
     /// Starts a query at the moment `now`, for a histogram of `histogram_size` buckets.
     ///
@@ -141,8 +234,24 @@ impl AttributionQuery {
     pub fn set_impression_sites(&mut self, sites: impl IntoIterator<Item = SiteId>) {
         self.impression_sites.clear();
         self.impression_sites.extend(sites);
-        self.impression_sites.sort_unstable();
-        self.impression_sites.dedup();
+        sort(&mut self.impression_sites);
+    }
+
+    /// Asks about impressions that these saved; whoever saved them if there are none.
+    pub fn set_impression_callers(&mut self, callers: Vec<SiteId>) {
+        self.impression_callers = callers;
+        sort(&mut self.impression_callers);
+    }
+
+    /// Asks about impressions with one of these match values; with any if there are none.
+    pub fn set_match_values(&mut self, values: Vec<u32>) {
+        self.match_values = values;
+        sort(&mut self.match_values);
+    }
+
+    /// Asks about impressions saved at this moment or later: now − lookback.
+    pub fn set_not_before(&mut self, moment: Timestamp) {
+        self.not_before = moment;
     }
 
     /// Asks about a conversion of another value. For simulations.
@@ -150,42 +259,21 @@ impl AttributionQuery {
     /// # Errors
     /// If the value is 0 or above the largest that a conversion can have.
     pub fn set_value(&mut self, value: u32) -> Result<(), QueryError> {
-        let max_value = self.noise.sensitivity().get() / 2;
-        if value == 0 || u64::from(value) > max_value {
-            return Err(QueryError::Value {
-                got: value,
-                max_value: u32::try_from(max_value).unwrap_or(u32::MAX),
-            });
+        let max_value = self.terms.max_value();
+        if !(1..=max_value).contains(&value) {
+            let got = value;
+            return Err(QueryError::Value { got, max_value });
         }
-        self.value = value;
+        self.terms.value = value;
         Ok(())
     }
 
     /// The same question with another epsilon: what would that have cost?
     #[must_use]
     pub fn with_epsilon(&self, epsilon: Epsilon) -> Self {
-        Self {
-            noise: Noise::new(epsilon, self.noise.sensitivity()),
-            ..self.clone()
-        }
-    }
-
-    /// A query that nothing matches, for a histogram of one bucket: what is left when a request
-    /// cannot be made sense of.
-    pub fn nothing(request: Request, now: Timestamp) -> Self {
-        Self {
-            request,
-            callers: vec![request.conversion_site],
-            now,
-            not_before: Timestamp(i64::MAX),
-            impression_sites: Vec::new(),
-            impression_callers: Vec::new(),
-            match_values: Vec::new(),
-            credit: vec![1.0],
-            value: 1,
-            noise: Noise::new(Epsilon::ONE, NonZeroU64::MIN),
-            histogram_size: 1,
-        }
+        let mut other = self.clone();
+        other.terms.noise = Noise::new(epsilon, self.terms.noise.sensitivity());
+        other
     }
 
     /// Replaces who calls, for an attribution object that several share. More than
@@ -203,7 +291,7 @@ impl AttributionQuery {
 
     /// What a conversion of the largest value costs.
     pub fn epsilon(&self) -> Epsilon {
-        self.noise.epsilon()
+        self.terms.epsilon()
     }
 
     /// The moment of the request: impressions from its future do not match.
@@ -244,7 +332,7 @@ impl AttributionQuery {
     /// The largest value of a conversion that the noise is made for, doubled: how far a histogram
     /// can move.
     fn worst_case(&self) -> u64 {
-        2 * u64::from(self.value)
+        2 * u64::from(self.terms.value)
     }
 
     /// Gives the impressions that get credit, the first to get it first, each with its part.
@@ -262,15 +350,17 @@ impl AttributionQuery {
             } = event.detail;
             std::cmp::Reverse((priority, timestamp, event.epoch, event.order))
         };
-        let count = events.len().min(self.credit.len());
+        let count = events.len().min(self.terms.credit.len());
         if count > 0 && count < events.len() {
             events.select_nth_unstable_by_key(count - 1, rank);
         }
         let chosen = &mut events[..count];
-        let one = (count == 1).then_some(self.value);
+        let one = (count == 1).then_some(self.terms.value);
         let many = (count > 1).then(|| {
             chosen.sort_unstable_by_key(rank);
-            allocate_credit(&self.credit[..count], self.value, || draws.draw())
+            allocate_credit(&self.terms.credit[..count], self.terms.value, || {
+                draws.draw()
+            })
         });
         chosen
             .iter()
@@ -288,7 +378,7 @@ impl Query for AttributionQuery {
     }
 
     fn noise(&self) -> Noise {
-        self.noise
+        self.terms.noise
     }
 
     fn relevant(&self, impression: Impression<'_>) -> Option<Touch> {
@@ -436,64 +526,27 @@ impl AttributionQueryBuilder {
     /// # Errors
     /// If anything is out of range; the error names it, its value and the limit.
     pub fn build(self) -> Result<AttributionQuery, QueryError> {
-        fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
-            list.sort_unstable();
-            list.dedup();
-            list
-        }
-        let epsilon = Epsilon::new(self.epsilon)?;
+        let terms = Terms::new(self.epsilon, self.value, self.max_value, self.credit)?;
         check_lookback(self.now, self.not_before)?;
-        let max_size = AttributionQuery::MAX_HISTOGRAM_SIZE;
-        if !(1..=max_size).contains(&self.histogram_size) {
-            return Err(QueryError::HistogramSize {
-                got: self.histogram_size,
-            });
-        }
-        if self.value == 0 || self.value > self.max_value {
-            return Err(QueryError::Value {
-                got: self.value,
-                max_value: self.max_value,
-            });
-        }
-        let Some(sensitivity) = NonZeroU64::new(2 * u64::from(self.max_value)) else {
-            return Err(QueryError::Value {
-                got: self.value,
-                max_value: self.max_value,
-            });
-        };
-        if self.credit.is_empty() {
-            return Err(QueryError::NoCredit);
-        }
-        if let Some(&got) = self
-            .credit
-            .iter()
-            .find(|share| share.is_nan() || **share <= 0.0)
-        {
-            return Err(QueryError::Credit { got });
-        }
-        let sum: f64 = self.credit.iter().sum();
-        if !sum.is_finite() {
-            return Err(QueryError::CreditSum { got: sum });
-        }
+        let histogram_size = HistogramSize::new(self.histogram_size)?;
         if !(1..=AttributionQuery::MAX_CALLERS).contains(&self.callers.len()) {
             return Err(QueryError::Callers {
                 got: self.callers.len(),
             });
         }
-        Ok(AttributionQuery {
-            request: self.request,
-            callers: self.callers,
-            now: self.now,
-            not_before: self.not_before,
-            impression_sites: sorted(self.impression_sites),
-            impression_callers: sorted(self.impression_callers),
-            match_values: sorted(self.match_values),
-            credit: self.credit,
-            value: self.value,
-            noise: Noise::new(epsilon, sensitivity),
-            histogram_size: self.histogram_size,
-        })
+        let mut query = AttributionQuery::new(self.request, self.now, terms, histogram_size);
+        query.callers = self.callers;
+        query.not_before = self.not_before;
+        query.set_impression_sites(self.impression_sites);
+        query.set_impression_callers(self.impression_callers);
+        query.set_match_values(self.match_values);
+        Ok(query)
     }
+}
+
+fn sort<T: Ord>(list: &mut Vec<T>) {
+    list.sort_unstable();
+    list.dedup();
 }
 
 /// Why there is no such query. Nothing was charged.
@@ -529,7 +582,7 @@ pub enum QueryError {
     /// The histogram has no buckets, or too many.
     #[error(
         "histogram size must be in [1, {max}], got {got}",
-        max = AttributionQuery::MAX_HISTOGRAM_SIZE
+        max = HistogramSize::MAX
     )]
     HistogramSize {
         /// What was given.

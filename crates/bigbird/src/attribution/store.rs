@@ -1,9 +1,11 @@
 //! The impression store in memory.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::num::NonZeroU32;
 
-use super::impression::Impression;
+use super::impression::{Audience, Forgetting, Impression};
 use super::index::{Audiences, Index, NONE, Slot};
 use super::query::{AttributionQuery, Touch, named};
 use crate::epochs::{Epochs, Recycle};
@@ -26,16 +28,76 @@ impl Default for StoreLimits {
     }
 }
 
+impl StoreLimits {
+    /// Which impression goes when a site saves one more, by its place in the order of saving.
+    ///
+    /// When an epoch is full, that is the oldest impression of the site that then has most; of
+    /// several such sites, of the one whose oldest impression is oldest. So a flood from one site
+    /// displaces that site's own impressions, and a site keeps its fair part of the limit; and an
+    /// epoch never displaces another's: what is kept of an epoch is a function of what was saved in
+    /// it.
+    pub fn displaced(&self, size: EpochSize) -> Option<u32> {
+        if size.impressions < self.impressions_per_epoch.get() {
+            return None;
+        }
+        let own = SiteSize {
+            impressions: size.own.map_or(1, |own| own.impressions.saturating_add(1)),
+            oldest: size.own.map_or(NONE, |own| own.oldest),
+        };
+        Some(size.largest.map_or(own, |largest| largest.max(own)).oldest)
+    }
+}
+
+/// What the limit needs to know of an epoch in which a site saves an impression.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EpochSize {
+    /// How many impressions the epoch has.
+    pub impressions: u32,
+    /// The largest of its sites.
+    pub largest: Option<SiteSize>,
+    /// The site that saves, if it has impressions already.
+    pub own: Option<SiteSize>,
+}
+
+/// How many impressions a site has in an epoch. The larger one has more, or an older oldest one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SiteSize {
+    /// How many.
+    pub impressions: u32,
+    /// The place of the oldest in the order of saving.
+    pub oldest: u32,
+}
+
+impl Ord for SiteSize {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_age = other.oldest.cmp(&self.oldest);
+        self.impressions.cmp(&other.impressions).then(by_age)
+    }
+}
+
+impl PartialOrd for SiteSize {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A change to a stored impression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Edit {
+    /// The epoch it is in.
+    pub epoch: EpochIndex,
+    /// Its place in the order of saving, as it was read.
+    pub order: u32,
+    /// Who may measure it from now on; if nobody, it goes.
+    pub audience: Option<Audience>,
+}
+
 /// The impressions of a device, by epoch, with indexes for matching.
 ///
 /// The cost of a query follows what can match, not what is stored: an epoch with more than a few
 /// impressions has an index by impression site, by caller, by match value and by who may measure.
-///
-/// When an epoch is full, saving an impression removes the oldest impression of the site that has
-/// most; of several such sites, of the one whose oldest impression is oldest. So a flood from one
-/// site displaces that site's own impressions, and a site keeps its fair part of the limit; and an
-/// epoch never displaces another's: what is kept of an epoch is a function of what was saved in
-/// it.
+/// When an epoch is full, [`StoreLimits::displaced`] says what goes.
 #[derive(Debug, Clone, Default)]
 pub struct ImpressionStore {
     limits: StoreLimits,
@@ -51,23 +113,62 @@ impl ImpressionStore {
         }
     }
 
-    /// Saves an impression. Says whether it was: an epoch that was pruned keeps nothing.
+    /// Saves an impression, within the limits. Says whether it was: an epoch that was pruned keeps
+    /// nothing.
     pub fn save(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> bool {
-        let limit = self.limits.impressions_per_epoch.get() as usize;
-        match self.epochs.get_or_create(epoch) {
-            Some(store) => {
-                store.save(impression, limit);
-                true
+        let Some(store) = self.epochs.get_or_create(epoch) else {
+            return false;
+        };
+        let full = store.live >= self.limits.impressions_per_epoch.get() as usize;
+        let displaced = full
+            .then(|| self.limits.displaced(store.size(impression.site)))
+            .flatten();
+        store.append(impression);
+        if let Some(order) = displaced {
+            store.edit([(order, None)]);
+        }
+        true
+    }
+
+    /// Saves an impression, whatever the limits: for whoever has asked
+    /// [`StoreLimits::displaced`] already. An epoch that was pruned keeps nothing.
+    pub fn append(&mut self, epoch: EpochIndex, impression: &Impression<'_>) {
+        if let Some(store) = self.epochs.get_or_create(epoch) {
+            store.append(impression);
+        }
+    }
+
+    /// What the limit needs to know of an epoch in which `site` saves an impression.
+    pub fn size(&self, epoch: EpochIndex, site: SiteId) -> EpochSize {
+        let store = self.epochs.get(epoch);
+        store.map_or(EpochSize::default(), |store| store.size(site))
+    }
+
+    /// Makes changes to impressions. Places are those from before the first of them.
+    pub fn edit<'e>(&mut self, edits: impl IntoIterator<Item = &'e Edit>) {
+        let mut by_epoch: BTreeMap<EpochIndex, Vec<(u32, Option<&Audience>)>> = BTreeMap::new();
+        for edit in edits {
+            let of_epoch = by_epoch.entry(edit.epoch).or_default();
+            of_epoch.push((edit.order, edit.audience.as_ref()));
+        }
+        for (epoch, edits) in by_epoch {
+            if let Some(store) = self.epochs.get_or_create(epoch) {
+                store.edit(edits);
             }
-            None => false,
         }
     }
 
     /// The impressions of an epoch, in the order in which they were saved.
     pub fn impressions(&self, epoch: EpochIndex) -> impl Iterator<Item = Impression<'_>> {
+        self.placed(epoch).map(|(_, impression)| impression)
+    }
+
+    /// The impressions of an epoch with their places in the order in which they were saved.
+    pub fn placed(&self, epoch: EpochIndex) -> impl Iterator<Item = (u32, Impression<'_>)> {
         self.epochs.get(epoch).into_iter().flat_map(|store| {
-            let live = store.slots.iter().filter(|slot| slot.is_live());
-            live.map(|slot| slot.impression(&store.audiences))
+            let placed = (0..).zip(&store.slots);
+            let live = placed.filter(|(_, slot)| slot.is_live());
+            live.map(|(order, slot)| (order, slot.impression(&store.audiences)))
         })
     }
 
@@ -91,21 +192,36 @@ impl ImpressionStore {
 
     /// Keeps only the impressions that `keep` says, and tells how many went.
     pub fn retain(&mut self, mut keep: impl FnMut(Impression<'_>) -> bool) -> usize {
-        let before = self.len();
-        for store in self.epochs.values_mut() {
-            store.retain(&mut keep);
-        }
-        before - self.len()
+        self.update(|impression| match keep(*impression) {
+            true => Forgetting::Untouched,
+            false => Forgetting::Removed,
+        })
     }
 
-    /// Forgets a site, at that site's request (the draft's section `Clear-Site-Data` Integration),
-    /// and tells how many impressions went: those it saved itself, and those that no one else may
-    /// measure. It is taken off the lists of the others.
+    /// Forgets a site, at that site's request ([`Impression::without`]), and tells how many
+    /// impressions went.
     pub fn forget_site(&mut self, site: SiteId) -> usize {
+        self.update(|impression| impression.without(site))
+    }
+
+    fn update(&mut self, mut forget: impl FnMut(&Impression<'_>) -> Forgetting) -> usize {
         let before = self.len();
-        for store in self.epochs.values_mut() {
-            store.forget_site(site);
+        let mut edits = Vec::new();
+        for epoch in self.epochs() {
+            for (order, impression) in self.placed(epoch) {
+                let audience = match forget(&impression) {
+                    Forgetting::Untouched => continue,
+                    Forgetting::Restricted(audience) => Some(audience),
+                    Forgetting::Removed => None,
+                };
+                edits.push(Edit {
+                    epoch,
+                    order,
+                    audience,
+                });
+            }
         }
+        self.edit(&edits);
         before - self.len()
     }
 
@@ -166,7 +282,7 @@ impl Recycle for EpochStore {
 }
 
 impl EpochStore {
-    fn save(&mut self, impression: &Impression<'_>, limit: usize) {
+    fn append(&mut self, impression: &Impression<'_>) {
         let (sites, callers) = (impression.conversion_sites, impression.conversion_callers);
         let audience = self.audiences.intern(sites, callers);
         if self.slots.len() == self.slots.capacity() && self.slots.len() >= INDEXED {
@@ -181,75 +297,76 @@ impl EpochStore {
             None if self.slots.len() > INDEXED => self.rebuild_index(),
             None => {}
         }
-        if self.live > limit {
-            self.evict();
+    }
+
+    fn size(&self, site: SiteId) -> EpochSize {
+        let (largest, own) = match &self.index {
+            Some(index) => (index.largest_site(), index.site(site)),
+            None => {
+                let mut sites: BTreeMap<SiteId, SiteSize> = BTreeMap::new();
+                for (order, slot) in (0..).zip(&self.slots).filter(|(_, slot)| slot.is_live()) {
+                    let size = sites.entry(slot.site).or_insert(SiteSize {
+                        impressions: 0,
+                        oldest: order,
+                    });
+                    size.impressions += 1;
+                }
+                (sites.values().max().copied(), sites.get(&site).copied())
+            }
+        };
+        EpochSize {
+            impressions: u32::try_from(self.live).unwrap_or(u32::MAX),
+            largest,
+            own,
         }
     }
 
-    fn evict(&mut self) {
-        if self.index.is_none() {
-            self.rebuild_index();
-        }
-        let evicted = match &mut self.index {
-            Some(index) => index.evict(&self.slots),
-            None => None,
-        };
-        if let Some(slot) = evicted.and_then(|at| self.slots.get_mut(at as usize)) {
-            slot.audience = NONE;
-            self.live -= 1;
+    /// Removes impressions, or changes who may measure them.
+    fn edit<'e>(&mut self, edits: impl IntoIterator<Item = (u32, Option<&'e Audience>)>) {
+        let mut stale = false;
+        for (order, audience) in edits {
+            let Some(slot) = self.slots.get_mut(order as usize) else {
+                continue;
+            };
+            if !slot.is_live() {
+                continue;
+            }
+            match audience {
+                Some(audience) => {
+                    let (sites, callers) =
+                        (&audience.conversion_sites, &audience.conversion_callers);
+                    slot.audience = self.audiences.intern(sites, callers);
+                    stale = true;
+                }
+                None => {
+                    slot.audience = NONE;
+                    self.live -= 1;
+                    // The oldest of a site, as a full epoch removes it, is found at once.
+                    stale |= match &mut self.index {
+                        Some(index) => !index.unlink_oldest(&self.slots, order),
+                        None => true,
+                    };
+                }
+            }
         }
         let removed = self.slots.len() - self.live;
-        if removed > INDEXED.max(self.live / 4) {
+        if stale || removed > INDEXED.max(self.live / 4) {
             self.compact();
-        }
-    }
-
-    fn retain(&mut self, keep: &mut dyn FnMut(Impression<'_>) -> bool) {
-        let mut removed = false;
-        for slot in self.slots.iter_mut().filter(|slot| slot.is_live()) {
-            if !keep(slot.impression(&self.audiences)) {
-                slot.audience = NONE;
-                self.live -= 1;
-                removed = true;
-            }
-        }
-        if removed {
-            self.compact();
-        }
-    }
-
-    fn forget_site(&mut self, site: SiteId) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.is_live()) {
-            if slot.impression(&self.audiences).caller() == site {
-                slot.audience = NONE;
-                self.live -= 1;
-            }
-        }
-        if self.live < self.slots.len() || self.audiences.names(site) {
-            self.rebuild(Some(site));
         }
     }
 
     /// Forgets removed slots and the audiences that nobody has any more.
     fn compact(&mut self) {
-        self.rebuild(None);
-    }
-
-    /// Stores what is left anew, taking a site off every list; an impression for which that leaves
-    /// nobody to measure it goes.
-    fn rebuild(&mut self, forgotten: Option<SiteId>) {
         let old = std::mem::take(&mut self.audiences);
-        let audiences = &mut self.audiences;
-        let mut renumbered = old.renumbering(audiences, forgotten);
+        let mut renumbered = old.renumbering(&mut self.audiences);
         self.slots.retain_mut(|slot| {
-            let Some(audience) = slot.is_live().then(|| renumbered(slot.audience)).flatten() else {
-                return false;
-            };
-            *slot = Slot::new(&slot.impression(&old), audience);
-            true
+            let live = slot.is_live();
+            if live {
+                *slot = Slot::new(&slot.impression(&old), renumbered(slot.audience));
+            }
+            live
         });
         drop(renumbered);
-        self.live = self.slots.len();
         if self.index.is_some() {
             self.drop_index();
             self.rebuild_index();

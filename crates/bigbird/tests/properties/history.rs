@@ -205,8 +205,8 @@ impl Manager for Real {
     fn consumed(&self) -> BTreeMap<(i64, Filter), u64> {
         let mut consumed = BTreeMap::new();
         for view in self.device.ledger().epochs() {
-            for (filter, balance) in view.filters() {
-                consumed.insert((view.epoch().0, filter), balance.consumed.get());
+            for (filter, amount) in view.filters() {
+                consumed.insert((view.epoch().0, filter), amount.get());
             }
         }
         consumed

@@ -1,12 +1,12 @@
 //! Attribution objects: all queriers together learn no more than was charged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bigbird::Query as _;
 use bigbird::{
-    AttributionObject, AttributionQuery, Cause, Charge, EpochIndex, Fate, Filter, Impression,
-    ImpressionStore, Ledger, MicroEpsilon, Policy, Profile, Request, SiteId, Timestamp, UserAction,
-    Window,
+    AttributionObject, AttributionQuery, Cause, Changes, Charge, EpochIndex, Fate, Filter,
+    Impression, ImpressionStore, KeptEpochs, Ledger, MicroEpsilon, Policy, Profile, Request,
+    SiteId, Timestamp, UserAction, Window,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -75,17 +75,19 @@ impl Case {
     }
 
     fn ledger(&self, policy: &Policy) -> Ledger {
-        let mut ledger = Ledger::new(policy);
+        let mut ledger = Ledger::new();
         let all = policy.capacities().querier.amount().unwrap();
-        for &(company, epoch) in &self.broke {
-            let charge = Charge {
-                epoch: EpochIndex(epoch),
-                filter: Filter::Querier(ADTECHS[company]),
-                amount: all,
-            };
-            // The second time there is nothing left to take.
-            let _ = ledger.charge(&[charge]);
-        }
+        // The second time there is nothing left to take.
+        let broke: BTreeSet<_> = self.broke.iter().collect();
+        let charges = broke.into_iter().map(|&(company, epoch)| Charge {
+            epoch: EpochIndex(epoch),
+            filter: Filter::Querier(ADTECHS[company]),
+            amount: all,
+        });
+        ledger.apply(&Changes {
+            admissions: Vec::new(),
+            charges: charges.collect(),
+        });
         ledger
     }
 
@@ -127,7 +129,7 @@ fn shares(case: &Case) -> Shares {
     let all = case.query(SHOP, &ADTECHS);
     let Ok((mut object, decision, changes)) =
         AttributionObject::create(&policy, &store, &ledger, &all, &mut || 0.5);
-    ledger.commit(&changes).unwrap();
+    ledger.apply(&changes);
     let global = changes
         .charges
         .iter()
@@ -139,14 +141,14 @@ fn shares(case: &Case) -> Shares {
     let mut histograms = Vec::new();
     for (company, &querier) in ADTECHS.iter().enumerate() {
         // As a store would have kept it in between.
-        object = AttributionObject::from_parts(object.parts()).unwrap();
+        object = AttributionObject::try_from(object.parts()).unwrap();
         let Ok((outcome, changes)) = object.share(
             &policy,
             &ledger,
             &case.query(querier, &[querier]),
             EVERYTHING,
         );
-        ledger.commit(&changes).unwrap();
+        ledger.apply(&changes);
         histograms.push(outcome.report.buckets().to_vec());
         for charge in changes.charges {
             assert_eq!(charge.filter, Filter::Querier(querier));
@@ -282,7 +284,7 @@ impl Shared {
         let all = case.query(SHOP, &ADTECHS[..2]);
         let Ok((object, _, changes)) =
             AttributionObject::create(&policy, &store, &ledger, &all, &mut || 0.5);
-        ledger.commit(&changes).unwrap();
+        ledger.apply(&changes);
         Self {
             policy,
             ledger,
@@ -291,10 +293,12 @@ impl Shared {
     }
 
     fn share(&mut self, query: &AttributionQuery) -> (Vec<u32>, usize) {
-        let Ok((outcome, changes)) =
-            self.object
-                .share(&self.policy, &self.ledger, query, EVERYTHING);
-        self.ledger.commit(&changes).unwrap();
+        let kept = KeptEpochs {
+            policy: &self.policy,
+            first: self.ledger.first_epoch(),
+        };
+        let Ok((outcome, changes)) = self.object.share(&kept, &self.ledger, query, EVERYTHING);
+        self.ledger.apply(&changes);
         (outcome.report.buckets().to_vec(), changes.charges.len())
     }
 
@@ -304,7 +308,7 @@ impl Shared {
             let epoch = view.epoch().0;
             view.filters()
                 .into_iter()
-                .map(move |(filter, balance)| ((epoch, filter), balance.consumed))
+                .map(move |(filter, consumed)| ((epoch, filter), consumed))
         });
         filters.collect()
     }
@@ -351,9 +355,12 @@ fn an_epoch_out_of_reach_is_lost_alone() {
         let (mut shared, readable_from) = out_of_reach(Shared::new(&case));
         for (company, histogram) in [(0, [0, 0, 0, 0]), (1, [0, 0, 3, 0])] {
             let share = &query(company);
+            let kept = KeptEpochs {
+                policy: &shared.policy,
+                first: shared.ledger.first_epoch(),
+            };
             let object = &mut shared.object;
-            let Ok((outcome, changes)) =
-                object.share(&shared.policy, &shared.ledger, share, readable_from);
+            let Ok((outcome, changes)) = object.share(&kept, &shared.ledger, share, readable_from);
             assert_eq!(outcome.report.buckets(), histogram);
             let charged: Vec<_> = changes
                 .charges
@@ -438,7 +445,7 @@ fn an_impression_is_handed_only_to_callers_it_permits() {
         ..two_companies()
     };
     for (company, value) in [(0, 0), (1, VALUE)] {
-        let ledger = Ledger::new(&policy);
+        let ledger = Ledger::new();
         let query = |callers: &[SiteId]| {
             let request = Request {
                 querier: ADTECHS[company],
@@ -511,7 +518,7 @@ fn a_site_is_forgotten_by_an_object() {
     for credit in &mut parts.credits {
         credit.permitted = 0b10;
     }
-    let object = AttributionObject::from_parts(parts).unwrap();
+    let object = AttributionObject::try_from(parts).unwrap();
     for (site, left) in [(ADTECHS[0], 3), (ADTECHS[1], 0), (SHOP, 0), (SiteId(77), 6)] {
         let mut object = object.clone();
         object.forget_site(site);
@@ -528,13 +535,13 @@ fn a_site_is_forgotten_by_an_object() {
 fn parts_that_are_of_no_object_are_refused() {
     let object = Shared::new(&two_companies()).object;
     assert_eq!(
-        AttributionObject::from_parts(object.parts()).as_ref(),
+        AttributionObject::try_from(object.parts()).as_ref(),
         Ok(&object)
     );
     let mut parts = object.parts();
     parts.epsilon = f64::NAN;
-    assert!(AttributionObject::from_parts(parts).is_err());
+    assert!(AttributionObject::try_from(parts).is_err());
     let mut parts = object.parts();
     parts.sensitivity = 0;
-    assert!(AttributionObject::from_parts(parts).is_err());
+    assert!(AttributionObject::try_from(parts).is_err());
 }

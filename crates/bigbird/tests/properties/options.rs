@@ -47,7 +47,7 @@ fn ask(
 }
 
 fn left(device: &Device<ImpressionStore>, filter: Filter) -> u64 {
-    let balance = device.ledger().balance(EpochIndex(0), filter);
+    let balance = device.balance(EpochIndex(0), filter);
     balance.remaining().unwrap().get()
 }
 
@@ -317,7 +317,7 @@ fn careless_sensitivities_do_not_make_sites_free() {
     let _ = device.report(&Careless(request), &mut || 0.5);
     for site in 1..=3 {
         let filter = Filter::ImpressionSite(SiteId(site));
-        let balance = device.ledger().balance(EpochIndex(0), filter);
+        let balance = device.balance(EpochIndex(0), filter);
         assert_eq!(balance.consumed, MicroEpsilon::new(333_334));
     }
 }

@@ -305,10 +305,7 @@ impl Stage<'_> {
             Some(query) => query.epsilon().micro(),
             None => return false,
         };
-        self.device
-            .ledger()
-            .balance(self.epoch, filter)
-            .covers(asked)
+        self.device.balance(self.epoch, filter).covers(asked)
     }
 
     /// A random number below a bound.

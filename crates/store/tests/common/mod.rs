@@ -7,8 +7,8 @@ use bigbird::{Capacities, Capacity, MicroEpsilon, Profile, StoreLimits, Timestam
 use bigbird_store::{SqliteStore, StoreOptions};
 pub(crate) use bigbird_testing::Folder;
 use bigbird_user_agent::{
-    Action, Budget, Call, Config, ConversionOptions, ImpressionOptions, Randomness, Storage,
-    UserAgent,
+    Action, Answer, Budget, Call, Config, ConversionOptions, ImpressionOptions, Randomness,
+    Storage, UserAgent,
 };
 use rusqlite::{Connection, OpenFlags};
 
@@ -63,20 +63,15 @@ pub(crate) fn config(profile: Profile, impressions_per_epoch: u32) -> Config {
         store_limits: StoreLimits {
             impressions_per_epoch: impressions_per_epoch.try_into().unwrap(),
         },
-        ..Config::new(profile).with_service(SERVICE)
-    }
-}
-
-pub(crate) fn options(config: &Config) -> StoreOptions {
-    StoreOptions {
-        limits: config.store_limits,
-        ..StoreOptions::default()
+        ..Config::new(profile).with_service(SERVICE).for_testing()
     }
 }
 
 pub(crate) fn open(path: &Path, config: &Config) -> Agent {
-    let store = SqliteStore::open_or_create(path, &options(config)).unwrap();
-    UserAgent::new(config.clone(), store, Sequence::default()).unwrap()
+    let store = SqliteStore::open_or_create(path, &StoreOptions::default()).unwrap();
+    // Before anything happens: new rules begin after what happened.
+    let now = Timestamp(i64::MIN);
+    UserAgent::new(config.clone(), store, Sequence::default(), now).unwrap()
 }
 
 /// A call of a user action.
@@ -134,10 +129,7 @@ pub(crate) fn measure<S: Storage, R: Randomness>(
         ..ConversionOptions::new(SERVICE, 5)
     };
     let answer = agent.measure_conversion(call, &options)?;
-    let report = answer.report.release(call.now, Timestamp(i64::MAX));
-    Ok(report
-        .map(|report| report.buckets().to_vec())
-        .unwrap_or_default())
+    Ok(released(answer))
 }
 
 /// What each filter has consumed, by name.
@@ -161,4 +153,11 @@ pub(crate) fn consumed(budgets: &[Budget]) -> Vec<(i64, String, u64)> {
 pub(crate) fn by_hand(path: &Path) -> Connection {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
     Connection::open_with_flags_and_vfs(path, flags, c"bigbird").unwrap()
+}
+
+/// What an answer holds, when it is long past its time.
+pub(crate) fn released(answer: Answer) -> Vec<u32> {
+    let report = answer.report.release(Timestamp(0), Timestamp(i64::MAX));
+    let histogram = report.unwrap().histogram;
+    histogram.unwrap().buckets().to_vec()
 }

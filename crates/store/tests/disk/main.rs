@@ -236,7 +236,8 @@ fn survives(
     let store = SqliteStore::open(image, &StoreOptions::default());
     let store = store.map_err(|error| error.problem().to_string())?;
     let randomness = common::Sequence::default();
-    let agent = bigbird_user_agent::UserAgent::new(config.clone(), store, randomness);
+    let now = Timestamp(i64::MIN);
+    let agent = bigbird_user_agent::UserAgent::new(config.clone(), store, randomness, now);
     let mut agent = agent.map_err(|error| error.to_string())?;
     let found = consumed(&agent.budgets().map_err(|error| error.to_string())?);
     let mut answered = recording.answered.iter();

@@ -9,7 +9,7 @@ use bigbird::{
 };
 use bigbird_user_agent::{
     Action, Answer, Call, Config, ConversionOptions, Explanation, Held, ImpressionOptions, Querier,
-    Randomness, SharedConversion, Storage, Transaction as _, UserAgent,
+    Randomness, SharedConversion, Storage, UserAgent, View as _,
 };
 use proptest::prelude::*;
 
@@ -228,7 +228,9 @@ fn step() -> impl Strategy<Value = Step> {
 impl Life {
     /// Epochs of two days, and limits that a life reaches.
     pub(crate) fn config(&self) -> Config {
-        let mut config = Config::new(self.profile).with_service(SERVICE);
+        let mut config = Config::new(self.profile)
+            .with_service(SERVICE)
+            .for_testing();
         let mut capacities = *config.policy.capacities();
         for (capacity, micro) in [
             (&mut capacities.querier, 700_000),
@@ -406,7 +408,10 @@ impl<S: Storage> Moment<'_, S> {
         let tx = self.agent.storage_mut().begin().unwrap();
         let state = tx.state().unwrap();
         let lookback = i64::try_from(days).unwrap() * DAY;
-        let epoch = |moment| state.epoch_of(Timestamp(moment)).map_or(0, |epoch| epoch.0);
+        let epoch = |moment| {
+            let epoch = state.timeline.epoch(Timestamp(moment));
+            epoch.map_or(0, |epoch| epoch.0)
+        };
         epoch(self.now - lookback)..=epoch(self.now)
     }
 
@@ -547,12 +552,12 @@ fn told(
     epochs: RangeInclusive<i64>,
     options: &ConversionOptions,
 ) -> Told {
-    let report = released(answer.report);
-    let fates = agreed(explained, Some(&report), &answer.decision);
+    let histogram = released(answer.report).histogram.unwrap();
+    let fates = agreed(explained, Some(&histogram), &answer.decision);
     let epsilon = Epsilon::new(options.epsilon).unwrap().micro().get();
     Told {
         epochs: Some(epochs),
-        answer: PageAnswer::Report(report.buckets().to_vec(), epsilon),
+        answer: PageAnswer::Report(histogram.buckets().to_vec(), epsilon),
         fates,
     }
 }

@@ -2,12 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bigbird::{EpochIndex, Filter, Impression, LedgerView as _, SiteId};
-use bigbird_store::SqliteStore;
-use bigbird_user_agent::{Memory, SharedConversion, State, Storage, Transaction};
-use rusqlite::Connection;
-
-use crate::common;
+use bigbird::{EpochIndex, Impression, SiteId};
+use bigbird_user_agent::{Row, Rows, Selection, Storage, View as _};
 
 /// What a store holds of one epoch, and what its epochs share.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -46,50 +42,55 @@ impl Looked {
     }
 }
 
-/// A store that can be looked into.
-pub(crate) trait Look {
-    fn look(&mut self) -> Looked;
-}
-
-/// What any store tells.
-fn look_through<S: Storage>(storage: &mut S) -> (Looked, BTreeMap<SiteId, String>) {
+/// Everything that a store holds.
+pub(crate) fn look<S: Storage>(storage: &mut S) -> Looked {
     let mut looked = Looked::default();
     let tx = storage.begin().unwrap();
     let mut names = BTreeMap::new();
-    for site in 0..crate::life::SITES {
-        let site = format!("site-{site}.example");
-        let parsed = bigbird_user_agent::Site::from_stored(site.clone());
-        if let Some(id) = tx.find_site(&parsed).unwrap() {
-            if let Some(until) = tx.closed_until(id).unwrap() {
-                looked
-                    .shared
-                    .push(format!("{site} is closed until {}", until.0));
-            }
-            names.insert(id, site);
+    let each = |rows, visit: &mut dyn FnMut(Row<'_>)| tx.visit(rows, visit).unwrap();
+    each(Rows::Names, &mut |row| {
+        if let Row::Name(id, site) = row {
+            names.insert(id, site.to_string());
         }
-    }
-    for (epoch, filter, balance) in tx.filters().unwrap() {
-        let name = match filter {
-            Filter::Querier(id) | Filter::ImpressionSite(id) | Filter::ConversionSite(id) => {
-                format!("{} of {}", filter.kind(), names[&id])
-            }
-            other => format!("{other:?}"),
-        };
-        looked
-            .of(epoch)
-            .consumed
-            .insert(name, balance.consumed.get());
-    }
-    let state: State = tx.state().unwrap();
-    looked.shared.push(format!("{state:?}"));
-    looked
-        .shared
-        .push(format!("{:?}", tx.first_epoch().unwrap()));
-    let mut objects = tx.objects().unwrap();
-    objects.sort_unstable();
-    for (number, site) in objects {
-        let shared = SharedConversion(number.into());
-        let object = tx.object(shared).unwrap().unwrap().object;
+    });
+    let name = |id: &SiteId| names[id].clone();
+    each(Rows::Closings, &mut |row| {
+        if let Row::Closing(site, until) = row {
+            let closed = format!("{} is closed until {}", name(&site), until.0);
+            looked.shared.push(closed);
+        }
+    });
+    looked.shared.sort();
+    each(Rows::Filters, &mut |row| {
+        if let Row::Filter(epoch, filter, consumed) = row {
+            let filter = match filter.site() {
+                Some(id) => format!("{} of {}", filter.kind(), name(&id)),
+                None => format!("{filter:?}"),
+            };
+            let of_epoch = looked.of(epoch);
+            of_epoch.consumed.insert(filter, consumed.get());
+        }
+    });
+    each(Rows::Admissions, &mut |row| {
+        if let Row::Admission(action, epoch, site) = row {
+            let admitted = (action.0, name(&site));
+            looked.of(epoch).admitted.insert(admitted);
+        }
+    });
+    each(Rows::Impressions(Selection::All), &mut |row| {
+        if let Row::Impression(epoch, _, impression) = row {
+            let stored = tell(&impression, &names);
+            looked.of(epoch).stored.push(stored);
+        }
+    });
+    looked.shared.push(format!("{:?}", tx.state().unwrap()));
+    let mut objects = BTreeMap::new();
+    each(Rows::Objects, &mut |row| {
+        if let Row::Object(stored) = row {
+            objects.insert(stored.number, stored.object.clone());
+        }
+    });
+    for (number, object) in objects {
         let name = |id: &SiteId| names.get(id).cloned();
         let taken: Vec<_> = object
             .parts()
@@ -103,12 +104,12 @@ fn look_through<S: Storage>(storage: &mut S) -> (Looked, BTreeMap<SiteId, String
             .collect();
         let paid = object.epochs().iter().map(|epoch| epoch.0).collect();
         looked.paid.insert(number, paid);
-        let (created, site) = (object.created().0, &names[&site]);
+        let (created, site) = (object.created().0, &names[&object.conversion_site()]);
         looked.shared.push(format!(
             "object {number} of {site}, created in {created}, taken {taken:?}"
         ));
     }
-    (looked, names)
+    looked
 }
 
 fn tell(impression: &Impression<'_>, names: &BTreeMap<SiteId, String>) -> String {
@@ -126,98 +127,4 @@ fn tell(impression: &Impression<'_>, names: &BTreeMap<SiteId, String>) -> String
         impression.histogram_index,
         impression.priority
     )
-}
-
-impl Look for Memory {
-    fn look(&mut self) -> Looked {
-        let (mut looked, names) = look_through(self);
-        for epoch in self.impressions().epochs() {
-            for impression in self.impressions().impressions(epoch) {
-                looked.of(epoch).stored.push(tell(&impression, &names));
-            }
-        }
-        for view in self.ledger().epochs() {
-            for action in view.user_actions() {
-                for site in view.admitted(action) {
-                    let admitted = (action.0, names[&site].clone());
-                    looked.of(view.epoch()).admitted.insert(admitted);
-                }
-            }
-        }
-        looked
-    }
-}
-
-impl Look for SqliteStore {
-    fn look(&mut self) -> Looked {
-        let (mut looked, names) = look_through(self);
-        let name = |id: u32| names[&SiteId(id)].clone();
-        let connection = common::by_hand(self.path());
-        each(
-            &connection,
-            "SELECT epoch, site, caller, match_value, histogram_index, priority, timestamp,
-                    user_action, audience FROM impression ORDER BY epoch, seq",
-            |row| {
-                let audience: Vec<u8> = row.get(8)?;
-                let words: Vec<u32> = words(&audience);
-                let (sites, callers) = match words.split_first() {
-                    Some((&count, rest)) => rest.split_at(count as usize),
-                    None => (&[][..], &[][..]),
-                };
-                let ids = |list: &[u32]| list.iter().map(|id| SiteId(*id)).collect::<Vec<_>>();
-                let (site, caller) = (SiteId(row.get(1)?), SiteId(row.get(2)?));
-                let (sites, callers) = (ids(sites), ids(callers));
-                let impression = Impression {
-                    intermediary: (caller != site).then_some(caller),
-                    match_value: row.get(3)?,
-                    priority: row.get(5)?,
-                    conversion_sites: &sites,
-                    conversion_callers: &callers,
-                    ..Impression::new(
-                        site,
-                        bigbird::UserAction(row.get::<_, i64>(7)?.cast_unsigned()),
-                        bigbird::Timestamp(row.get(6)?),
-                        row.get(4)?,
-                    )
-                };
-                let of_epoch = looked.of(EpochIndex(row.get(0)?));
-                of_epoch.stored.push(tell(&impression, &names));
-                Ok(())
-            },
-        );
-        each(
-            &connection,
-            "SELECT block, epoch, entries FROM admission",
-            |row| {
-                let first = row.get::<_, i64>(0)?.cast_unsigned().wrapping_mul(64);
-                let entries: Vec<u8> = row.get(2)?;
-                for entry in entries.chunks(5) {
-                    let action = first.wrapping_add(entry[0].into());
-                    let admitted = (action, name(words(&entry[1..])[0]));
-                    looked.of(EpochIndex(row.get(1)?)).admitted.insert(admitted);
-                }
-                Ok(())
-            },
-        );
-        looked
-    }
-}
-
-fn words(bytes: &[u8]) -> Vec<u32> {
-    let words = bytes.chunks(4);
-    words
-        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
-        .collect()
-}
-
-fn each(
-    connection: &Connection,
-    sql: &str,
-    mut row: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<()>,
-) {
-    let mut statement = connection.prepare(sql).unwrap();
-    let mut rows = statement.query([]).unwrap();
-    while let Some(found) = rows.next().unwrap() {
-        row(found).unwrap();
-    }
 }

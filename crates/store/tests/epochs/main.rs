@@ -21,26 +21,26 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use bigbird::{Capacity, EpochIndex};
-use bigbird_store::SqliteStore;
-use bigbird_user_agent::{Config, Storage, UserAgent};
-use common::{Folder, options};
+use bigbird::{Capacity, EpochIndex, Timestamp};
+use bigbird_store::{SqliteStore, StoreOptions};
+use bigbird_user_agent::{Storage, UserAgent};
+use common::Folder;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
 use life::{Clocks, Life, Memories, Moment, PageAnswer, Step, Tape, Told, life};
-use look::{Look, Looked};
+use look::{Looked, look};
 use world::{Flaw, History, World};
 
 /// Opens a store, or opens it again.
 trait Home {
-    type Store: Storage + Look;
+    type Store: Storage;
 
-    fn open(&mut self, config: &Config) -> Self::Store;
+    fn open(&mut self) -> Self::Store;
 
     /// The process ends: the store is closed, and what it leaves behind is opened.
-    fn reopen(&mut self, store: Self::Store, config: &Config) -> Self::Store;
+    fn reopen(&mut self, store: Self::Store) -> Self::Store;
 }
 
 struct InMemory;
@@ -48,11 +48,11 @@ struct InMemory;
 impl Home for InMemory {
     type Store = bigbird_user_agent::Memory;
 
-    fn open(&mut self, config: &Config) -> Self::Store {
-        bigbird_user_agent::Memory::new(&config.policy, config.store_limits)
+    fn open(&mut self) -> Self::Store {
+        bigbird_user_agent::Memory::new()
     }
 
-    fn reopen(&mut self, store: Self::Store, _: &Config) -> Self::Store {
+    fn reopen(&mut self, store: Self::Store) -> Self::Store {
         store
     }
 }
@@ -75,16 +75,16 @@ impl OnDisk {
 impl Home for OnDisk {
     type Store = SqliteStore;
 
-    fn open(&mut self, config: &Config) -> SqliteStore {
+    fn open(&mut self) -> SqliteStore {
         self.opened += 1;
         let path = self.folder.file(&format!("store-{}", self.opened));
-        SqliteStore::open_or_create(path, &options(config)).unwrap()
+        SqliteStore::open_or_create(path, &StoreOptions::default()).unwrap()
     }
 
-    fn reopen(&mut self, store: SqliteStore, config: &Config) -> SqliteStore {
+    fn reopen(&mut self, store: SqliteStore) -> SqliteStore {
         let path = store.path().to_owned();
         store.close().unwrap();
-        SqliteStore::open(path, &options(config)).unwrap()
+        SqliteStore::open(path, &StoreOptions::default()).unwrap()
     }
 }
 
@@ -103,9 +103,10 @@ fn live<H: Home>(
 ) -> (Vec<Seen>, History) {
     let config = life.config();
     let world = |store| World::new(store, without, flaw, config.limits.max_lookback_days);
-    let storage = world(home.open(&config));
-    let mut agent = UserAgent::new(config.clone(), storage, Tape::default()).unwrap();
+    let storage = world(home.open());
     let mut now = life::START;
+    let moment = Timestamp(now);
+    let mut agent = UserAgent::new(config.clone(), storage, Tape::default(), moment).unwrap();
     let mut seen = Vec::new();
     let mut memories = Memories::default();
     for (number, (step, hours)) in life.steps.iter().enumerate() {
@@ -114,9 +115,10 @@ fn live<H: Home>(
             let World { inner, history, .. } = agent.into_storage();
             let storage = World {
                 history,
-                ..world(home.reopen(inner, &config))
+                ..world(home.reopen(inner))
             };
-            agent = UserAgent::new(config.clone(), storage, Tape::default()).unwrap();
+            let moment = Timestamp(now);
+            agent = UserAgent::new(config.clone(), storage, Tape::default(), moment).unwrap();
         }
         agent.randomness_mut().begin(number);
         let mut moment = Moment {
@@ -126,7 +128,7 @@ fn live<H: Home>(
             now,
         };
         let told = moment.happen(step);
-        let looked = agent.storage_mut().inner.look();
+        let looked = look(&mut agent.storage_mut().inner);
         seen.push(Seen { told, looked });
     }
     (seen, agent.into_storage().history)

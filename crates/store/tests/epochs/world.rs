@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use bigbird::attribution::Touch;
+use bigbird::attribution::{EpochSize, Touch};
 use bigbird::{
-    Admission, AttributionQuery, Balance, Changes, Check, CommitError, EpochIndex, EventStore,
-    Filter, FilterKind, Impression, LedgerStore, LedgerView, Relevant, SiteId, Timestamp,
-    UserAction,
+    Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, FilterKind, LedgerView,
+    Relevant, SiteId, Timestamp, UserAction,
 };
-use bigbird_user_agent::{SharedConversion, Site, State, Storage, StoredObject, Transaction};
+use bigbird_user_agent::{
+    ChangeSet, Row, Rows, SharedConversion, Site, State, Storage, StoredObject, Transaction, View,
+};
 
 use crate::common::DAY;
 
@@ -102,7 +103,6 @@ impl<S: Storage> Storage for World<S> {
             flaw: self.flaw,
             lookback_days: self.lookback_days,
             history: &mut self.history,
-            charged: false,
             refused: Cell::new(false),
         })
     }
@@ -115,7 +115,6 @@ pub(crate) struct WorldTransaction<'t, T> {
     flaw: Option<Flaw>,
     lookback_days: u32,
     history: &'t mut History,
-    charged: bool,
     /// Whether a filter refused that frees others.
     refused: Cell<bool>,
 }
@@ -123,12 +122,8 @@ pub(crate) struct WorldTransaction<'t, T> {
 impl<T: LedgerView> LedgerView for WorldTransaction<'_, T> {
     type Error = T::Error;
 
-    fn first_epoch(&self) -> Result<EpochIndex, T::Error> {
-        self.inner.first_epoch()
-    }
-
-    fn look_up(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), T::Error> {
-        self.inner.look_up(epoch, checks)?;
+    fn consumed(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), T::Error> {
+        self.inner.consumed(epoch, checks)?;
         if let Some(kind) = self.flaw.and_then(Flaw::frees) {
             let mut short = checks.iter().filter(|check| !check.fits());
             if short.any(|check| check.filter.kind() == kind) {
@@ -138,32 +133,13 @@ impl<T: LedgerView> LedgerView for WorldTransaction<'_, T> {
         Ok(())
     }
 
-    fn admission(
+    fn admitted(
         &self,
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admission, T::Error> {
-        self.inner.admission(action, epoch, site)
-    }
-}
-
-impl<T: LedgerStore> LedgerStore for WorldTransaction<'_, T> {
-    fn commit(&mut self, changes: &Changes) -> Result<(), CommitError<T::Error>> {
-        if self.refused.get() {
-            let free = Changes {
-                charges: Vec::new(),
-                ..changes.clone()
-            };
-            return self.inner.commit(&free);
-        }
-        self.charged |= !changes.charges.is_empty();
-        for charge in &changes.charges {
-            if charge.filter == Filter::Global {
-                *self.history.global.entry(charge.epoch).or_default() += charge.amount.get();
-            }
-        }
-        self.inner.commit(changes)
+    ) -> Result<Admitted, T::Error> {
+        self.inner.admitted(action, epoch, site)
     }
 }
 
@@ -182,46 +158,14 @@ impl<T: EventStore<AttributionQuery>> EventStore<AttributionQuery> for WorldTran
 
 /// Passes calls on.
 macro_rules! pass_on {
-    ($($name:ident($me:ty $(, $arg:ident: $ty:ty)*) -> $out:ty;)*) => {
-        $(fn $name(self: $me $(, $arg: $ty)*) -> Result<$out, E> {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
+        $(fn $name(&self $(, $arg: $ty)*) -> Result<$out, E> {
             self.inner.$name($($arg),*)
         })*
     };
 }
 
-impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
-    fn set_state(&mut self, state: &State) -> Result<(), E> {
-        let mut state = *state;
-        if self.flaw == Some(Flaw::LatestByCharge) && !self.charged {
-            state.latest = self.inner.state()?.latest;
-        }
-        self.inner.set_state(&state)
-    }
-
-    fn save_impression(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> Result<(), E> {
-        if !self.history.saved.contains(&epoch) {
-            self.history.saved.push(epoch);
-        }
-        if self.without == Some(epoch) {
-            return Ok(());
-        }
-        self.inner.save_impression(epoch, impression)
-    }
-
-    fn prune_before(&mut self, epoch: EpochIndex) -> Result<(), E> {
-        self.inner.prune_before(epoch)?;
-        if self.flaw == Some(Flaw::PrunedByPayment) {
-            for (number, _) in self.inner.objects()? {
-                // Handles are numbers here.
-                let stored = self.inner.object(SharedConversion(number.into()))?;
-                if stored.is_some_and(|it| it.object.epochs().iter().all(|paid| *paid < epoch)) {
-                    self.inner.remove_object(number)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
+impl<T: View<E>, E> View<E> for WorldTransaction<'_, T> {
     fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, E> {
         let stored = self.inner.object(shared)?;
         if self.flaw != Some(Flaw::ShareRefusedAsAWhole) {
@@ -230,45 +174,79 @@ impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
         let state = self.inner.state()?;
         let lookback = i64::from(self.lookback_days) * DAY;
         let earliest = state.latest.map(|latest| Timestamp(latest.0 - lookback));
-        let earliest = earliest.and_then(|earliest| state.epoch_of(earliest));
-        let readable = self
-            .inner
-            .first_epoch()?
+        let earliest = earliest.and_then(|earliest| state.timeline.epoch(earliest));
+        let readable = state
+            .first_epoch
             .max(earliest.unwrap_or(EpochIndex(i64::MIN)));
         Ok(stored.filter(|it| it.object.epochs().iter().all(|paid| *paid >= readable)))
     }
 
-    fn remove_object(&mut self, number: u64) -> Result<(), E> {
-        self.history.crowded_out += 1;
-        let mut number = number;
-        if self.flaw == Some(Flaw::TiesBySite) {
-            let mut of_site: BTreeMap<SiteId, Vec<u64>> = BTreeMap::new();
-            for (number, site) in self.inner.objects()? {
-                of_site.entry(site).or_default().push(number);
-            }
-            let most = of_site.into_values().max_by_key(Vec::len).unwrap();
-            number = most.into_iter().min().unwrap();
-        }
-        self.inner.remove_object(number)
-    }
-
-    fn finish(self) -> Result<(), E> {
-        self.inner.finish()
-    }
-
     pass_on! {
-        state(&Self) -> State;
-        find_site(&Self, site: &Site) -> Option<SiteId>;
-        site_id(&mut Self, site: &Site) -> SiteId;
-        site(&Self, id: SiteId) -> Option<Site>;
-        filters(&Self) -> Vec<(EpochIndex, Filter, Balance)>;
-        forget_site(&mut Self, site: SiteId) -> ();
-        remove_impressions(&mut Self, sites: Option<&[SiteId]>) -> ();
-        remove_expired(&mut Self, now: Timestamp) -> ();
-        close_site(&mut Self, site: SiteId, until: EpochIndex) -> ();
-        closed_until(&Self, site: SiteId) -> Option<EpochIndex>;
-        forget_unused_sites(&mut Self) -> ();
-        put_object(&mut Self, stored: StoredObject) -> ();
-        objects(&Self) -> Vec<(u64, SiteId)>;
+        state() -> State;
+        site_id(site: &Site) -> Option<SiteId>;
+        site(id: SiteId) -> Option<Site>;
+        last_site() -> Option<SiteId>;
+        closed_until(site: SiteId) -> Option<EpochIndex>;
+        size(epoch: EpochIndex, site: SiteId) -> EpochSize;
+        objects() -> Vec<(u64, SiteId)>;
+        visit(rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> ();
+    }
+}
+
+impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
+    fn apply(&mut self, changes: &ChangeSet) -> Result<(), E> {
+        let mut changes = changes.clone();
+        for saved in &changes.saved {
+            if !self.history.saved.contains(&saved.epoch) {
+                self.history.saved.push(saved.epoch);
+            }
+        }
+        changes.saved.retain(|it| self.without != Some(it.epoch));
+        self.history.crowded_out += changes.dropped_objects.len();
+        if self.refused.take() {
+            changes.ledger.charges.clear();
+        }
+        for charge in &changes.ledger.charges {
+            if charge.filter == Filter::Global {
+                *self.history.global.entry(charge.epoch).or_default() += charge.amount.get();
+            }
+        }
+        match self.flaw {
+            Some(Flaw::LatestByCharge) if changes.ledger.charges.is_empty() => {
+                let latest = self.inner.state()?.latest;
+                if let Some(state) = &mut changes.state {
+                    state.latest = latest;
+                }
+            }
+            Some(Flaw::TiesBySite) if !changes.dropped_objects.is_empty() => {
+                let mut of_site: BTreeMap<SiteId, Vec<u64>> = BTreeMap::new();
+                let created = changes.objects.iter();
+                let created = created.map(|it| (it.number, it.object.conversion_site()));
+                for (number, site) in self.inner.objects()?.into_iter().chain(created) {
+                    of_site.entry(site).or_default().push(number);
+                }
+                let most = of_site.into_values().max_by_key(Vec::len).unwrap();
+                changes.dropped_objects = most.into_iter().min().into_iter().collect();
+            }
+            Some(Flaw::PrunedByPayment) => {
+                if let Some(first) = changes.pruned_before {
+                    for (number, _) in self.inner.objects()? {
+                        // Handles are numbers here.
+                        let stored = self.inner.object(SharedConversion(number.into()))?;
+                        let paid = |it: StoredObject| it.object.epochs().to_vec();
+                        let paid = stored.map(paid).unwrap_or_default();
+                        if paid.iter().all(|paid| *paid < first) {
+                            changes.dropped_objects.push(number);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.inner.apply(&changes)
+    }
+
+    fn commit(self) -> Result<(), E> {
+        self.inner.commit()
     }
 }

@@ -3,13 +3,15 @@
 use std::convert::Infallible;
 use std::fmt;
 
-use bigbird::{Cause, Fate, Filter, FilterKind, Histogram, MicroEpsilon};
+use bigbird::{Cause, Fate, Filter, FilterKind, MicroEpsilon};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::agent::Budget;
+use crate::clock::Era;
 use crate::error::{AgentError, ApiError};
 use crate::explain::{Explanation, ShareRefusal};
+use crate::report::SealedReport;
 use crate::shared::SharedConversion;
 
 /// An answer, as an object.
@@ -62,9 +64,9 @@ impl Answer {
     }
 
     /// The answer to a conversion, with its histogram if that is to be seen.
-    pub fn report(histogram: Option<&Histogram>) -> Self {
+    pub fn report(report: Option<&SealedReport>) -> Self {
         let mut answer = Self::done();
-        if let Some(histogram) = histogram {
+        if let Some(histogram) = report.and_then(|report| report.histogram.as_ref()) {
             answer.set("histogram", json!(histogram.buckets()));
         }
         answer
@@ -79,10 +81,11 @@ impl Answer {
         answer
     }
 
-    /// Every filter that was charged.
-    pub fn budgets(budgets: &[Budget]) -> Self {
+    /// Every filter that was charged, and the rules of epochs.
+    pub fn budgets(budgets: &[Budget], eras: &[Era]) -> Self {
         let mut answer = Self::done();
         answer.set("budgets", budgets.iter().map(budget_json).collect());
+        answer.set("rules", json!(eras));
         answer
     }
 

@@ -13,5 +13,5 @@ mod serve;
 pub use answer::{Answer, ErrorName, Reason, budget_json, filter_name};
 pub use line::{Asked, Line};
 pub use player::{Outcome, Player};
-pub use request::{CallerInput, ConversionInput, ImpressionInput, Numbered, QuerierInput, Request};
+pub use request::{CallerInput, Numbered, QuerierInput, Request};
 pub use serve::{Serving, StreamClock, serve};

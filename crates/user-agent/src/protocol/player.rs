@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bigbird::{Decision, Histogram, Timestamp};
+use bigbird::{Decision, Timestamp};
 
 use super::request::{Numbered, QuerierInput, Request};
 use crate::activation::Activation;
@@ -13,8 +13,8 @@ use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::Explanation;
 use crate::options::ConversionOptions;
 use crate::release::Held;
+use crate::report::SealedReport;
 use crate::shared::SharedConversion;
-use crate::site::Site;
 use crate::storage::Storage;
 
 /// What a request gave.
@@ -23,7 +23,7 @@ pub enum Outcome {
     /// A call that gives nothing back.
     Done,
     /// A report, held until it is time, and why.
-    Report(Held<Histogram>, Decision),
+    Report(Held<SealedReport>, Decision),
     /// The handle of a shared conversion, held until it is time, and why.
     Shared(Held<SharedConversion>, Decision),
 }
@@ -65,14 +65,14 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         if let Some((call, options)) = request.impression(now) {
             self.check_activation(request, now)?;
             let call = self.with_action(call)?;
-            self.agent.save_impression(&call, &options)?;
+            self.agent.save_impression(&call, options)?;
             return Ok(Outcome::Done);
         }
         if let Some((call, options)) = request.conversion(now) {
             self.check_activation(request, now)?;
             self.check_share(request, &call.call)?;
             let call = self.with_action(call)?;
-            return self.measure(request, &call, &options);
+            return self.measure(request, &call, options);
         }
         match request {
             Request::ClearImpressionsForSite { site } => {
@@ -89,13 +89,10 @@ impl<S: Storage, R: Randomness> Player<S, R> {
             Request::DisableApi => self.agent.set_enabled(false).map_err(AgentError::Store)?,
             Request::UpdateActivationTimestamp { .. } => self.tab(request).activate(now),
             Request::Navigate { from, to, .. } => {
-                let localhost = self.agent.config().localhost;
-                let site = |host: &Option<String>| {
-                    let host = host.as_deref()?;
-                    Site::parse(host, localhost).ok()
-                };
-                let tab = self.tab(request);
-                tab.navigate(site(from).as_ref(), site(to).as_ref());
+                let config = self.agent.config();
+                let site = |host: &Option<String>| config.site(host.as_deref()?).ok();
+                let (from, to) = (site(from), site(to));
+                self.tab(request).navigate(from.as_ref(), to.as_ref());
             }
             Request::Maintain => self.agent.maintain(now).map_err(AgentError::Store)?,
             Request::SaveImpression { .. }
@@ -147,10 +144,10 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         let agent = &mut self.agent;
         let explained = match request {
             Request::CreateSharedConversion { participants, .. } => {
-                agent.explain_shared_conversion(call, &options, &strings(participants))
+                agent.explain_shared_conversion(call, options, &strings(participants))
             }
-            Request::TakeShare { shared, .. } => agent.explain_share(*shared, call, &options),
-            _ => agent.explain(call, &options),
+            Request::TakeShare { shared, .. } => agent.explain_share(*shared, call, options),
+            _ => agent.explain(call, options),
         };
         explained.map(Some)
     }
@@ -164,10 +161,6 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         numbered: Numbered<'a>,
     ) -> Result<Call<'a>, AgentError<S::Error>> {
         let Numbered { call, user_action } = numbered;
-        if self.agent.config().policy.matches_own_action() {
-            // It does not look at user actions.
-            return Ok(call);
-        }
         let action = match user_action {
             Some(number) => Action::numbered(number).map_err(ApiError::from)?,
             None => self
@@ -187,7 +180,7 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         else {
             return Ok(());
         };
-        let caller = Caller::parse(call, self.agent.config().localhost)?;
+        let caller = Caller::parse(call, self.agent.config())?;
         let (taker, allowed) = match caller.intermediary {
             Some(_) => (
                 QuerierInput::Intermediary,

@@ -20,21 +20,21 @@ pub enum Request {
     SaveImpression {
         #[serde(flatten)]
         caller: CallerInput,
-        options: ImpressionInput,
+        options: ImpressionOptions,
     },
     /// A page measures a conversion.
     MeasureConversion {
         #[serde(flatten)]
         caller: CallerInput,
         querier: Option<QuerierInput>,
-        options: ConversionInput,
+        options: ConversionOptions,
     },
     /// Ours: a page creates a conversion that several intermediaries share.
     CreateSharedConversion {
         #[serde(flatten)]
         caller: CallerInput,
         querier: Option<QuerierInput>,
-        options: ConversionInput,
+        options: ConversionOptions,
         participants: Vec<String>,
     },
     /// Ours: a page takes its share of a shared conversion.
@@ -42,7 +42,7 @@ pub enum Request {
         #[serde(flatten)]
         caller: CallerInput,
         querier: Option<QuerierInput>,
-        options: ConversionInput,
+        options: ConversionOptions,
         shared: SharedConversion,
     },
     /// A response asks to clear a site's data.
@@ -110,66 +110,6 @@ pub enum QuerierInput {
     Intermediary,
 }
 
-/// Options of an impression, in camelCase.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ImpressionInput {
-    histogram_index: u32,
-    match_value: Option<u32>,
-    conversion_sites: Option<Vec<String>>,
-    conversion_callers: Option<Vec<String>>,
-    lifetime_days: Option<u64>,
-    priority: Option<i32>,
-}
-
-impl ImpressionInput {
-    fn options(&self) -> ImpressionOptions {
-        let defaults = ImpressionOptions::new(self.histogram_index);
-        ImpressionOptions {
-            histogram_index: self.histogram_index,
-            match_value: self.match_value.unwrap_or(defaults.match_value),
-            conversion_sites: self.conversion_sites.clone().unwrap_or_default(),
-            conversion_callers: self.conversion_callers.clone().unwrap_or_default(),
-            lifetime_days: self.lifetime_days.unwrap_or(defaults.lifetime_days),
-            priority: self.priority.unwrap_or(defaults.priority),
-        }
-    }
-}
-
-/// Options of a conversion, in camelCase.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConversionInput {
-    aggregation_service: String,
-    histogram_size: u32,
-    epsilon: Option<f64>,
-    lookback_days: Option<u64>,
-    match_values: Option<Vec<u32>>,
-    impression_sites: Option<Vec<String>>,
-    impression_callers: Option<Vec<String>>,
-    credit: Option<Vec<f64>>,
-    value: Option<u32>,
-    max_value: Option<u32>,
-}
-
-impl ConversionInput {
-    fn options(&self) -> ConversionOptions {
-        let mut options =
-            ConversionOptions::new(self.aggregation_service.clone(), self.histogram_size);
-        options.epsilon = self.epsilon.unwrap_or(options.epsilon);
-        options.lookback_days = self.lookback_days;
-        options.match_values = self.match_values.clone().unwrap_or_default();
-        options.impression_sites = self.impression_sites.clone().unwrap_or_default();
-        options.impression_callers = self.impression_callers.clone().unwrap_or_default();
-        if let Some(credit) = &self.credit {
-            options.credit.clone_from(credit);
-        }
-        options.value = self.value.unwrap_or(options.value);
-        options.max_value = self.max_value.unwrap_or(options.max_value);
-        options
-    }
-}
-
 impl Request {
     /// Its name.
     pub fn name(&self) -> &'static str {
@@ -189,17 +129,17 @@ impl Request {
     }
 
     /// The impression it saves: the call and its options.
-    pub fn impression(&self, now: Timestamp) -> Option<(Numbered<'_>, ImpressionOptions)> {
+    pub fn impression(&self, now: Timestamp) -> Option<(Numbered<'_>, &ImpressionOptions)> {
         match self {
             Self::SaveImpression { caller, options } => {
-                Some((caller.call(now, Querier::default()), options.options()))
+                Some((caller.call(now, Querier::default()), options))
             }
             _ => None,
         }
     }
 
     /// The conversion it measures, creates to share, or takes a share of: the call and its options.
-    pub fn conversion(&self, now: Timestamp) -> Option<(Numbered<'_>, ConversionOptions)> {
+    pub fn conversion(&self, now: Timestamp) -> Option<(Numbered<'_>, &ConversionOptions)> {
         let (caller, querier, options) = match self {
             Self::MeasureConversion {
                 caller,
@@ -222,7 +162,7 @@ impl Request {
             Some(QuerierInput::Intermediary) => Querier::Intermediary,
             Some(QuerierInput::ConversionSite) | None => Querier::ConversionSite,
         };
-        Some((caller.call(now, querier), options.options()))
+        Some((caller.call(now, querier), options))
     }
 
     /// The tab that it names.

@@ -25,8 +25,6 @@ use crate::storage::Storage;
 pub struct Serving {
     /// What time requests are made at.
     pub clock: StreamClock,
-    /// Whether a conversion is answered with its histogram. Pages must never see it.
-    pub shows_histograms: bool,
     /// Where to tell what went wrong that is no request's fault.
     pub warn: fn(&str),
 }
@@ -228,7 +226,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         let batch = calls
             .iter()
             .flatten()
-            .map(|(call, options)| (*call, options));
+            .map(|(call, options)| (*call, *options));
         let saved = self.player.agent.save_impressions(batch);
         let mut saved = saved.map(Vec::into_iter).map_err(AgentError::Store);
         for (timed, call) in group.iter().zip(calls) {
@@ -248,7 +246,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
     fn impression<'a>(
         &mut self,
         timed: &'a Timed,
-    ) -> Result<(Call<'a>, ImpressionOptions), Answer> {
+    ) -> Result<(Call<'a>, &'a ImpressionOptions), Answer> {
         let line = timed.line.as_ref().map_err(Clone::clone)?;
         let now = self.moment(timed, line.seconds)?;
         let Asked::Play(request) = &line.asked else {
@@ -277,12 +275,15 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         let failed = |error: AgentError<S::Error>| Answer::failed(&error);
         let answer = match &line.asked {
             Asked::Budgets => {
-                let budgets = self.player.agent.budgets();
-                Answer::budgets(&budgets.map_err(AgentError::Store).map_err(failed)?)
+                let agent = &mut self.player.agent;
+                let budgets = agent.budgets().map_err(AgentError::Store).map_err(failed)?;
+                let eras = agent.eras().map_err(AgentError::Store).map_err(failed)?;
+                Answer::budgets(&budgets, &eras)
             }
             Asked::Explain(request) => match self.player.explain(request, now).map_err(failed)? {
                 Some(explanation) => {
-                    Answer::explanation(&explanation, self.serving.shows_histograms)
+                    let shown = self.player.agent.config().shows_histograms;
+                    Answer::explanation(&explanation, shown)
                 }
                 None => Answer::done(),
             },
@@ -290,8 +291,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
                 Outcome::Done => Answer::done(),
                 Outcome::Report(report, _) => {
                     let (report, release) = self.release(timed, now, report);
-                    let shown = report.filter(|_| self.serving.shows_histograms);
-                    return Ok((Answer::report(shown.as_ref()), release));
+                    return Ok((Answer::report(report.as_ref()), release));
                 }
                 Outcome::Shared(shared, _) => {
                     let (shared, release) = self.release(timed, now, shared);

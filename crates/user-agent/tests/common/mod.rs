@@ -14,7 +14,7 @@ pub(crate) use bigbird_testing::Half;
 pub(crate) type Agent = UserAgent<Memory, Half>;
 
 pub(crate) fn agent(profile: Profile) -> Agent {
-    let config = Config::new(profile).with_service(SERVICE);
+    let config = Config::new(profile).with_service(SERVICE).for_testing();
     UserAgent::in_memory(config, Half)
 }
 
@@ -25,7 +25,8 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 /// What an answer holds, when it is long past its time.
 pub(crate) fn released(answer: Answer) -> Vec<u32> {
     let report = answer.report.release(Timestamp(0), Timestamp(i64::MAX));
-    report.expect("it is time").buckets().to_vec()
+    let histogram = report.expect("it is time").histogram;
+    histogram.expect("it is for testing").buckets().to_vec()
 }
 
 /// The handle of a conversion to share, when it is long past its time.

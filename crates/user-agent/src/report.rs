@@ -1,0 +1,51 @@
+//! Reports as they leave the user agent: sealed.
+
+use bigbird::{Histogram, MicroEpsilon};
+
+use crate::site::Site;
+
+/// The report of a conversion, with everything that goes over the wire with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The value of the conversion, divided over buckets; null if nothing may be released.
+    pub histogram: Histogram,
+    /// What a conversion of the largest value costs: the noise follows it.
+    pub epsilon: MicroEpsilon,
+    /// The largest value that a conversion can have.
+    pub max_value: u32,
+    /// Who receives it, and whose budget paid.
+    pub querier: Site,
+    /// Where the conversion happened.
+    pub conversion_site: Site,
+    /// The URL of the service that sums and noises it.
+    pub aggregation_service: String,
+}
+
+/// How reports are sealed, so that only the aggregation service can make something of them.
+///
+/// Sealing a null report must take the same steps, and give as many bytes, as sealing any other: what
+/// was found must not show.
+pub trait Seal {
+    /// The report as bytes that may leave the device.
+    fn seal(&mut self, report: &Report) -> Vec<u8>;
+}
+
+/// Lets nothing leave the device: what there is until reports are encrypted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Withhold;
+
+impl Seal for Withhold {
+    fn seal(&mut self, _: &Report) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+/// A report that may leave the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedReport {
+    /// What [`Seal`] made of it.
+    pub bytes: Vec<u8>,
+    /// What is in it, if the user agent [shows histograms](crate::Config::shows_histograms), for
+    /// testing.
+    pub histogram: Option<Histogram>,
+}
