@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use crate::attribution::{AttributionObject, AttributionQuery, Impression, ImpressionStore};
 use crate::engine::{Workspace, generate_report};
 use crate::event_log::EventLog;
-use crate::ledger::{Admission, Admit, Ledger, LedgerView as _, admission};
+use crate::ledger::{Admission, Admit, Ledger, LedgerView as _};
 use crate::policy::KeptEpochs;
 use crate::query::{EventStore, Query};
 use crate::{
@@ -145,17 +145,18 @@ impl<S> Device<S> {
         if epoch < self.ledger.first_epoch() {
             return Saved::TooOld;
         }
-        let Ok(admission) = admission(&self.policy, &self.ledger, user_action, epoch, site);
-        match admission {
-            Admission::Refused => return Saved::OverDomainCap,
-            Admission::Granted => {}
-            Admission::Room => self.ledger.admit(Admit {
-                user_action,
-                epoch,
-                site,
-            }),
+        let Some(cap) = self.policy.domain_cap() else {
+            return Saved::Kept;
+        };
+        let admit = Admit {
+            user_action,
+            epoch,
+            site,
+        };
+        match self.ledger.admit_under(cap, admit) {
+            Admission::Refused => Saved::OverDomainCap,
+            Admission::Granted | Admission::Room => Saved::Kept,
         }
-        Saved::Kept
     }
 }
 

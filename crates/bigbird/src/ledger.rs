@@ -1,6 +1,7 @@
 //! The ledger: what every filter and domain cap of one device holds, and the two rules about them.
 
 use std::convert::Infallible;
+use std::num::NonZeroU32;
 
 use crate::epochs::{Epochs, Recycle};
 use crate::small_map::SmallMap;
@@ -65,14 +66,22 @@ pub fn admission<L: LedgerView>(
     epoch: EpochIndex,
     site: SiteId,
 ) -> Result<Admission, L::Error> {
-    let Some(cap) = policy.domain_cap() else {
-        return Ok(Admission::Granted);
-    };
-    Ok(match ledger.admitted(action, epoch, site)? {
-        Admitted { already: true, .. } => Admission::Granted,
-        Admitted { sites, .. } if sites < cap.get() => Admission::Room,
-        Admitted { .. } => Admission::Refused,
-    })
+    match policy.domain_cap() {
+        None => Ok(Admission::Granted),
+        Some(cap) => Ok(ledger.admitted(action, epoch, site)?.under(cap)),
+    }
+}
+
+impl Admitted {
+    /// What a cap says of the site.
+    #[inline]
+    pub(crate) fn under(self, cap: NonZeroU32) -> Admission {
+        match self {
+            Self { already: true, .. } => Admission::Granted,
+            Self { sites, .. } if sites < cap.get() => Admission::Room,
+            Self { .. } => Admission::Refused,
+        }
+    }
 }
 
 /// The atomic check (the paper's appendix, `AtomicFilterCheckAndConsume`): asks every filter of an
@@ -185,10 +194,30 @@ impl Ledger {
 
     /// Writes one admission down.
     #[inline]
-    pub(crate) fn admit(&mut self, admit: Admit) {
+    fn admit(&mut self, admit: Admit) {
         if let Some(record) = self.epochs.get_or_create(admit.epoch) {
             record.admitted.push(admit.user_action, admit.site);
         }
+    }
+
+    /// Admits a site if a cap has room, and tells what the cap says: [`admission`] and what follows
+    /// from it, in one look.
+    #[inline]
+    pub(crate) fn admit_under(&mut self, cap: NonZeroU32, admit: Admit) -> Admission {
+        if admit.user_action < self.first_open_action {
+            return ENDED.under(cap);
+        }
+        let Some(record) = self.epochs.get_or_create(admit.epoch) else {
+            return Admission::Refused;
+        };
+        let admission = record
+            .admitted
+            .about(admit.user_action, admit.site)
+            .under(cap);
+        if admission == Admission::Room {
+            record.admitted.push(admit.user_action, admit.site);
+        }
+        admission
     }
 
     /// Forgets the filters and caps of the epochs before `epoch`, which no request can reach any
@@ -250,23 +279,24 @@ impl LedgerView for Ledger {
         site: SiteId,
     ) -> Result<Admitted, Infallible> {
         if action < self.first_open_action {
-            return Ok(Admitted {
-                already: false,
-                sites: u32::MAX,
-            });
+            return Ok(ENDED);
         }
-        let record = self.epochs.get(epoch).map(|record| &record.admitted);
-        let mut admitted = Admitted {
-            already: false,
-            sites: 0,
-        };
-        for other in record.into_iter().flat_map(|sites| sites.under(action)) {
-            admitted.already |= other == site;
-            admitted.sites += 1;
-        }
-        Ok(admitted)
+        let record = self.epochs.get(epoch);
+        Ok(record.map_or(NOBODY, |record| record.admitted.about(action, site)))
     }
 }
+
+/// What is known of any site under a user action that was admitted to none.
+const NOBODY: Admitted = Admitted {
+    already: false,
+    sites: 0,
+};
+
+/// What is known of any site under a user action that has ended: there is room for nothing.
+const ENDED: Admitted = Admitted {
+    already: false,
+    sites: u32::MAX,
+};
 
 /// One epoch of a ledger, for inspection.
 #[derive(Debug, Clone, Copy)]
@@ -371,6 +401,16 @@ impl AdmittedSites {
         })
     }
 
+    #[inline]
+    fn about(&self, action: UserAction, site: SiteId) -> Admitted {
+        let mut about = NOBODY;
+        for other in self.under(action) {
+            about.already |= other == site;
+            about.sites += 1;
+        }
+        about
+    }
+
     #[expect(
         clippy::cast_possible_truncation,
         reason = "four billion admissions of an epoch would not fit in memory"
@@ -437,14 +477,14 @@ mod tests {
     /// Admits a site if the cap lets it.
     fn admit(ledger: &mut Ledger, action: u64, epoch: EpochIndex, site: u32) -> bool {
         let (user_action, site) = (UserAction(action), SiteId(site));
-        let Ok(admission) = admission(&policy(), ledger, user_action, epoch, site);
-        if admission == Admission::Room {
-            ledger.admit(Admit {
-                user_action,
-                epoch,
-                site,
-            });
-        }
+        let admit = Admit {
+            user_action,
+            epoch,
+            site,
+        };
+        let Ok(expected) = admission(&policy(), ledger, user_action, epoch, site);
+        let admission = ledger.admit_under(policy().domain_cap().unwrap(), admit);
+        assert_eq!(admission, expected);
         admission != Admission::Refused
     }
 

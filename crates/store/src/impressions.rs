@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use bigbird::attribution::{Edit, EpochSize, SiteSize, Touch};
+use bigbird::attribution::{Crowd, Edit, SiteSize, Touch};
 use bigbird::{
     AttributionQuery, EpochIndex, Impression, Query as _, Relevant, SiteId, Timestamp, UserAction,
 };
@@ -370,36 +370,33 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// What the limit of impressions needs to know of an epoch in which a site saves one.
-    pub(crate) fn size_of(&self, epoch: EpochIndex, site: SiteId) -> Result<EpochSize, Problem> {
-        let connection = self.connection();
-        let mut statement =
-            connection.prepare_cached("SELECT impressions FROM epoch_size WHERE epoch = ?")?;
-        let impressions: Option<u32> = statement
-            .query_row([epoch.0], |row| row.get(0))
-            .optional()?;
-        let impressions = impressions.unwrap_or_default();
-        // Only a full epoch need look for what goes.
-        let size = |sql: &str, values: &[i64]| -> Result<Option<SiteSize>, Problem> {
-            let found = connection.prepare_cached(sql)?.query_row(
-                rusqlite::params_from_iter(values),
-                |row| {
-                    Ok(SiteSize {
-                        impressions: row.get(0)?,
-                        oldest: row.get(1)?,
-                    })
-                },
-            );
+    pub(crate) fn count_of(&self, epoch: EpochIndex) -> Result<u32, Problem> {
+        let mut statement = self
+            .connection()
+            .prepare_cached("SELECT impressions FROM epoch_size WHERE epoch = ?")?;
+        let count = statement.query_row([epoch.0], |row| row.get(0));
+        Ok(count.optional()?.unwrap_or_default())
+    }
+
+    pub(crate) fn crowd_of(&self, epoch: EpochIndex, site: SiteId) -> Result<Crowd, Problem> {
+        let find = |sql: &str, values: &[i64]| -> Result<Option<SiteSize>, Problem> {
+            let values = rusqlite::params_from_iter(values);
+            let mut statement = self.connection().prepare_cached(sql)?;
+            let found = statement.query_row(values, |row| {
+                Ok(SiteSize {
+                    impressions: row.get(0)?,
+                    oldest: row.get(1)?,
+                })
+            });
             Ok(found.optional()?)
         };
-        Ok(EpochSize {
-            impressions,
-            largest: size(
+        Ok(Crowd {
+            largest: find(
                 "SELECT impressions, oldest FROM crowd WHERE epoch = ?
                  ORDER BY impressions DESC, oldest LIMIT 1",
                 &[epoch.0],
             )?,
-            own: size(
+            own: find(
                 "SELECT impressions, oldest FROM crowd WHERE epoch = ? AND site = ?",
                 &[epoch.0, i64::from(site.0)],
             )?,

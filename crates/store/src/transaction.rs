@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use bigbird::attribution::{EpochSize, Touch};
+use bigbird::attribution::{Crowd, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView, MicroEpsilon,
     Relevant, SiteId, UserAction,
@@ -235,8 +235,12 @@ impl View<StoreError> for SqliteTransaction<'_> {
         self.at(self.closed(site))
     }
 
-    fn size(&self, epoch: EpochIndex, site: SiteId) -> Result<EpochSize, StoreError> {
-        self.at(self.size_of(epoch, site))
+    fn count(&self, epoch: EpochIndex) -> Result<u32, StoreError> {
+        self.at(self.count_of(epoch))
+    }
+
+    fn crowd(&self, epoch: EpochIndex, site: SiteId) -> Result<Crowd, StoreError> {
+        self.at(self.crowd_of(epoch, site))
     }
 
     fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, StoreError> {

@@ -129,7 +129,7 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
         Rows::Impressions(Selection::All),
     ] {
         transaction.visit_rows(rows, |row| {
-            used.extend(row.sites());
+            row.each_site(&mut |site| used.extend([site]));
             match row {
                 Row::Name(id, _) => {
                     named.insert(id);

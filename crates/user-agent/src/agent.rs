@@ -9,7 +9,7 @@ use bigbird::{
 };
 
 use crate::call::{Action, Call, Caller, ConversionCall, ImpressionCall, Numbering, Querier};
-use crate::clock::{Era, next};
+use crate::clock::{Era, next, period_ms};
 use crate::config::{Config, Randomness};
 use crate::decoy::Decoy;
 use crate::error::{AgentError, ApiError, RangeError};
@@ -102,6 +102,19 @@ fn perform<T: Transaction<E>, E, R: Randomness, A>(
     Ok(answer)
 }
 
+/// Makes a call after which names that nothing names any more are forgotten.
+fn perform_and_sweep<T: Transaction<E>, E, R: Randomness>(
+    mut transaction: T,
+    config: &Config,
+    randomness: &mut R,
+    call: impl FnOnce(&mut Work<'_, T, E, R>) -> Result<(), E>,
+) -> Result<(), E> {
+    prepare(&mut transaction, config, randomness, call)?;
+    perform(transaction, config, randomness, |work| {
+        work.forget_unused_names()
+    })
+}
+
 /// One of several calls that are made durable together.
 fn prepare<T: Transaction<E>, E, R: Randomness, A>(
     transaction: &mut T,
@@ -111,16 +124,25 @@ fn prepare<T: Transaction<E>, E, R: Randomness, A>(
 ) -> Result<A, E> {
     let mut work = Work::new(transaction, config, randomness)?;
     let answer = call(&mut work)?;
-    let changes = work.into_changes()?;
+    let (changes, due) = work.into_changes();
     transaction.apply(&changes)?;
+    if due {
+        let mut work = Work::new(transaction, config, randomness)?;
+        work.forget_many_unused_names()?;
+        let (changes, _) = work.into_changes();
+        transaction.apply(&changes)?;
+    }
     Ok(answer)
 }
 
 /// Makes a call on a user agent.
 macro_rules! perform {
     ($agent:expr, $call:expr) => {
+        perform!(perform, $agent, $call)
+    };
+    ($how:ident, $agent:expr, $call:expr) => {
         $agent.storage.begin().and_then(|transaction| {
-            perform(transaction, &$agent.config, &mut $agent.randomness, $call)
+            $how(transaction, &$agent.config, &mut $agent.randomness, $call)
         })
     };
 }
@@ -240,7 +262,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let timeline = self.storage.begin()?.state()?.timeline;
         let ended = match timeline.eras() {
             // Wherever epochs will begin, these moments are in two.
-            [] => now.0.abs_diff(at.0) >= self.config.rules().period_ms().unsigned_abs(),
+            [] => now.0.abs_diff(at.0) >= period_ms(self.config.epoch_days).unsigned_abs(),
             _ => timeline.epoch(at) != timeline.epoch(now),
         };
         if ended {
@@ -557,7 +579,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn maintain(&mut self, now: Timestamp) -> Result<(), S::Error> {
-        perform!(self, |work| {
+        perform!(perform_and_sweep, self, |work| {
             // An impression can match at the very moment of its expiry (notes on the draft, row 12).
             let expired = Selection::ExpiringBefore(now);
             work.remove_impressions(expired, |impression| impression.expires < now)?;
@@ -566,7 +588,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
                 let reachable = work.starting_epoch(now);
                 work.prune_before(reachable.min(measured));
             }
-            work.forget_unused_names()
+            Ok(())
         })
     }
 
@@ -678,7 +700,9 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         measurement: Measurement<'_>,
     ) -> Result<Measured, S::Error> {
         let measured = perform!(self, |work| work.measure(conversion, measurement))?;
-        self.decoy.even_out(conversion, &self.config, measured.own);
+        let Measured { own, dropped, .. } = &measured;
+        let dropped = dropped.as_ref();
+        self.decoy.even_out(conversion, &self.config, *own, dropped);
         Ok(measured)
     }
 
@@ -695,7 +719,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
 
     /// Clearing with `forget_visits`: traces go, and the epochs they could be about with them.
     fn forget_visits(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
-        perform!(self, |work| {
+        perform!(perform_and_sweep, self, |work| {
             if sites.is_empty() {
                 work.remove_impressions(Selection::All, |_| true)?;
             }
@@ -713,7 +737,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
                 work.prune_before(next(work.epoch(clear)));
             }
             work.changes.erase = true;
-            work.forget_unused_names()
+            Ok(())
         })
     }
 

@@ -3,6 +3,7 @@
 //! A moment is a number of milliseconds since 1970 on the wall clock.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bigbird::{Capacity, EpochIndex, FilterKind, Policy, SiteCharging, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,11 @@ pub(crate) fn days_before(moment: Timestamp, days: u32) -> Timestamp {
 /// The moment some days after another.
 pub(crate) fn days_after(moment: Timestamp, days: u32) -> Timestamp {
     Timestamp(moment.0.saturating_add(i64::from(days) * DAY_MS))
+}
+
+/// How long epochs of so many days are; at least one day.
+pub(crate) fn period_ms(epoch_days: u32) -> i64 {
+    i64::from(epoch_days.max(1)) * DAY_MS
 }
 
 /// The epoch after another.
@@ -60,8 +66,8 @@ impl fmt::Display for Rules {
 
 impl Rules {
     /// How long an epoch is.
-    pub(crate) fn period_ms(&self) -> i64 {
-        i64::from(self.epoch_days.max(1)) * DAY_MS
+    fn period_ms(&self) -> i64 {
+        period_ms(self.epoch_days)
     }
 
     /// A start of epochs that lies `fraction` of one before a moment, at the full hour below it
@@ -118,17 +124,17 @@ impl Era {
 /// pruned, and so does its place in time: the timeline is a list of eras, and an earlier moment finds
 /// its old epoch and its old rules. Indices go on upwards and are never used again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Timeline(Vec<Era>);
+pub struct Timeline(Arc<Vec<Era>>);
 
 impl Timeline {
     /// Epochs begin: the first one, with index 0, at a moment.
     pub fn starting(begins: Timestamp, rules: Rules) -> Self {
         let first = EpochIndex(0);
-        Self(vec![Era {
+        Self(Arc::new(vec![Era {
             first,
             begins,
             rules,
-        }])
+        }]))
     }
 
     /// The eras, oldest first. The first one reaches back for ever.
@@ -170,11 +176,12 @@ impl Timeline {
         let changes = self
             .beginning(next(current))
             .filter(|begins| *begins > after);
-        self.0.retain(begun);
+        let eras = Arc::make_mut(&mut self.0);
+        eras.retain(begun);
         if let Some(begins) = changes
             && old.as_ref() != Some(rules)
         {
-            self.0.push(Era {
+            eras.push(Era {
                 first: next(current),
                 begins,
                 rules: rules.clone(),
@@ -186,7 +193,9 @@ impl Timeline {
     /// were pruned.
     pub fn prune_before(&mut self, epoch: EpochIndex) {
         let pruned = self.0.partition_point(|era| era.first <= epoch);
-        self.0.drain(..pruned.saturating_sub(1));
+        if pruned > 1 {
+            Arc::make_mut(&mut self.0).drain(..pruned - 1);
+        }
     }
 }
 

@@ -14,14 +14,19 @@ use bigbird::{
 };
 
 use crate::call::ConversionCall;
-use crate::clock::DAY_MS;
+use crate::clock::{DAY_MS, period_ms};
 use crate::config::Config;
+use crate::memory::Memory;
+use crate::shared::SharedConversion;
+use crate::storage::{ChangeSet, Storage as _, StoredObject, Transaction as _, View as _};
 
 #[derive(Debug)]
 pub(crate) struct Decoy {
     policy: Policy,
     impressions: ImpressionStore,
     ledger: Ledger,
+    /// Of attribution objects that the device does not keep.
+    objects: Memory,
 }
 
 /// What a call did on the device itself.
@@ -30,7 +35,7 @@ pub(crate) enum OwnWork {
     /// A pass of the engine.
     Pass { charged: bool },
     /// Perhaps a share of an attribution object; it makes no pass of the engine.
-    Share { charged: bool },
+    Share { charged: bool, found: bool },
 }
 
 /// How many epochs the decoy has, and how many impressions in each, every one on a site of its
@@ -67,6 +72,7 @@ impl Decoy {
             ledger: Ledger::new(),
             policy,
             impressions,
+            objects: Memory::new(),
         }
     }
 
@@ -76,11 +82,24 @@ impl Decoy {
         conversion: &ConversionCall<'_>,
         config: &Config,
         own: OwnWork,
+        dropped: Option<&ChangeSet>,
     ) {
+        if let Some(changes) = dropped {
+            self.ledger.apply(&changes.ledger);
+            self.ledger.reset();
+            changes.objects.iter().for_each(|it| self.keep(it));
+        }
         match own {
             OwnWork::Pass { charged } => self.pass(conversion, config, !charged),
-            OwnWork::Share { charged } => {
-                self.share(conversion, config, !charged);
+            OwnWork::Share { charged, found } => {
+                let object = self.share(conversion, config, !charged);
+                if !found {
+                    self.keep(&StoredObject {
+                        number: 0,
+                        shared: SharedConversion(0),
+                        object,
+                    });
+                }
                 self.pass(conversion, config, false);
             }
         }
@@ -105,7 +124,12 @@ impl Decoy {
     }
 
     /// One pass that charges and makes an attribution object, and perhaps takes a share of it.
-    fn share(&mut self, conversion: &ConversionCall<'_>, config: &Config, take: bool) {
+    fn share(
+        &mut self,
+        conversion: &ConversionCall<'_>,
+        config: &Config,
+        take: bool,
+    ) -> AttributionObject {
         let query = query(conversion, config, SITE);
         let mut draw = || 0.5;
         let Ok((mut object, _, changes)) = AttributionObject::create(
@@ -122,6 +146,19 @@ impl Decoy {
             self.ledger.apply(&changes);
         }
         self.ledger.reset();
+        object
+    }
+
+    /// Keeps an attribution object that is not the device's, and reads it again.
+    fn keep(&mut self, stored: &StoredObject) {
+        let mut changes = ChangeSet::default();
+        changes.objects.push(stored.clone());
+        let Ok(mut transaction) = self.objects.begin();
+        let Ok(()) = transaction.apply(&changes);
+        let Ok(_) = transaction.object(stored.shared);
+        changes.dropped_objects.push(stored.number);
+        changes.objects.clear();
+        let Ok(()) = transaction.apply(&changes);
     }
 }
 
@@ -132,7 +169,7 @@ fn query(
     site: SiteId,
 ) -> AttributionQuery {
     let lookback_ms = i64::from(valid.lookback_days) * DAY_MS;
-    let epochs = (lookback_ms / config.rules().period_ms() + 1).clamp(1, EPOCHS);
+    let epochs = (lookback_ms / period_ms(config.epoch_days) + 1).clamp(1, EPOCHS);
     let request = Request {
         querier: site,
         conversion_site: site,

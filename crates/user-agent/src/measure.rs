@@ -36,6 +36,8 @@ pub(crate) struct Measured {
     pub(crate) shared: SharedConversion,
     /// What it did on the device itself.
     pub(crate) own: OwnWork,
+    /// What it would have changed, if the API were not disabled.
+    pub(crate) dropped: Option<ChangeSet>,
 }
 
 /// What the budget manager makes of a query: the report, why, what pays for it, and the attribution
@@ -66,6 +68,7 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
         let stored = self.stored(measurement)?;
         let attributed = self.attribute(&reading, &reading.query, measurement, stored.as_ref())?;
         let charged = !attributed.changes.charges.is_empty();
+        let found = stored.is_some();
         self.changes.ledger = attributed.changes;
         if let Some(object) = attributed.object {
             let (number, shared) = stored.map_or((number, shared), |it| (it.number, it.shared));
@@ -83,14 +86,15 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
             decision: attributed.decision,
             shared,
             own: match measurement {
-                Measurement::Share(_) => OwnWork::Share { charged },
+                Measurement::Share(_) => OwnWork::Share { charged, found },
                 _ => OwnWork::Pass { charged },
             },
+            dropped: None,
         };
         if !self.state.enabled {
             // The same work, of which nothing is left.
             self.state = before;
-            self.changes = ChangeSet::default();
+            measured.dropped = Some(std::mem::take(&mut self.changes));
             measured.report = Histogram::null(conversion.valid.histogram_size);
             measured.decision = Decision::default();
         }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-use bigbird::attribution::{EpochSize, Touch};
+use bigbird::attribution::{Crowd, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Check, EpochIndex, EventStore, ImpressionStore, Ledger, LedgerView,
     Relevant, SiteId, StoreLimits, UserAction,
@@ -13,7 +13,6 @@ use bigbird::{
 use hashbrown::{HashMap, HashTable};
 use rustc_hash::FxBuildHasher;
 
-use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::{ChangeSet, Row, Rows, State, Storage, StoredObject, Transaction, View};
 
@@ -123,23 +122,12 @@ impl View<Infallible> for MemoryTransaction<'_> {
         Ok(self.0.sites.last)
     }
 
-    fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, Infallible> {
-        Ok(self.0.closed.get(&site).copied())
+    fn count(&self, epoch: EpochIndex) -> Result<u32, Infallible> {
+        Ok(self.0.impressions.count(epoch))
     }
 
-    fn size(&self, epoch: EpochIndex, site: SiteId) -> Result<EpochSize, Infallible> {
-        Ok(self.0.impressions.size(epoch, site))
-    }
-
-    fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, Infallible> {
-        let mut objects = self.0.objects.values();
-        Ok(objects.find(|stored| stored.shared == shared).cloned())
-    }
-
-    fn objects(&self) -> Result<Vec<(u64, SiteId)>, Infallible> {
-        let objects = self.0.objects.values();
-        let listed = |stored: &StoredObject| (stored.number, stored.object.conversion_site());
-        Ok(objects.map(listed).collect())
+    fn crowd(&self, epoch: EpochIndex, site: SiteId) -> Result<Crowd, Infallible> {
+        Ok(self.0.impressions.crowd(epoch, site))
     }
 
     fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), Infallible> {

@@ -4,7 +4,7 @@
 //! rule is above this border: what the domain cap admits, which filters can pay, what is evicted,
 //! which names are unused. A store reads rows and writes them down, all of one change set or none.
 
-use bigbird::attribution::{Edit, EpochSize};
+use bigbird::attribution::{Crowd, Edit};
 use bigbird::{
     AttributionObject, AttributionQuery, Changes, EpochIndex, EventStore, Filter, Impression,
     LedgerView, MicroEpsilon, Policies, Policy, SiteId, Timestamp, UserAction,
@@ -70,30 +70,76 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
     /// If it cannot be read; so for all that follow.
     fn state(&self) -> Result<State, E>;
 
+    /// Visits every row of some kind, impressions of an epoch in the order of saving.
+    fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), E>;
+
     /// The number of a site, if it has one.
     fn site_id(&self, site: &Site) -> Result<Option<SiteId>, E>;
 
-    /// The site of a number.
-    fn site(&self, id: SiteId) -> Result<Option<Site>, E>;
+    /// The site of a number. This and what follows look at every row of a kind, unless a store knows
+    /// better.
+    fn site(&self, id: SiteId) -> Result<Option<Site>, E> {
+        self.first(Rows::Names, |row| match row {
+            Row::Name(other, site) if other == id => Some(site.clone()),
+            _ => None,
+        })
+    }
 
     /// The largest number that a site has.
-    fn last_site(&self) -> Result<Option<SiteId>, E>;
+    fn last_site(&self) -> Result<Option<SiteId>, E> {
+        let mut last = None;
+        self.visit(Rows::Names, &mut |row| {
+            if let Row::Name(id, _) = row {
+                last = last.max(Some(id));
+            }
+        })?;
+        Ok(last)
+    }
 
     /// The last epoch in which no conversion of a site is to be measured, if the user cleared its
     /// data.
-    fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, E>;
-
-    /// What the limit of impressions needs to know of an epoch in which `site` saves one.
-    fn size(&self, epoch: EpochIndex, site: SiteId) -> Result<EpochSize, E>;
+    fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, E> {
+        self.first(Rows::Closings, |row| match row {
+            Row::Closing(other, until) if other == site => Some(until),
+            _ => None,
+        })
+    }
 
     /// The attribution object of a handle.
-    fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, E>;
+    fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, E> {
+        self.first(Rows::Objects, |row| match row {
+            Row::Object(stored) if stored.shared == shared => Some(stored.clone()),
+            _ => None,
+        })
+    }
 
     /// The number and the conversion site of every attribution object.
-    fn objects(&self) -> Result<Vec<(u64, SiteId)>, E>;
+    fn objects(&self) -> Result<Vec<(u64, SiteId)>, E> {
+        let mut objects = Vec::new();
+        self.visit(Rows::Objects, &mut |row| {
+            if let Row::Object(it) = row {
+                objects.push((it.number, it.object.conversion_site()));
+            }
+        })?;
+        Ok(objects)
+    }
 
-    /// Visits every row of some kind, impressions of an epoch in the order of saving.
-    fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), E>;
+    /// The first row of a kind of which something can be said.
+    fn first<A>(
+        &self,
+        rows: Rows,
+        mut say: impl FnMut(Row<'_>) -> Option<A>,
+    ) -> Result<Option<A>, E> {
+        let mut said = None;
+        self.visit(rows, &mut |row| said = said.take().or_else(|| say(row)))?;
+        Ok(said)
+    }
+
+    /// How many impressions an epoch has.
+    fn count(&self, epoch: EpochIndex) -> Result<u32, E>;
+
+    /// The sites of a full epoch in which `site` saves an impression.
+    fn crowd(&self, epoch: EpochIndex, site: SiteId) -> Result<Crowd, E>;
 }
 
 /// Kinds of rows to visit.
@@ -144,18 +190,18 @@ pub enum Row<'r> {
 }
 
 impl Row<'_> {
-    /// The sites that it names by their numbers: they must keep them.
-    pub fn sites(&self) -> Vec<SiteId> {
+    /// Gives each site that it names by its number: those must keep them.
+    pub fn each_site(&self, each: &mut dyn FnMut(SiteId)) {
         match self {
-            Self::Name(..) => Vec::new(),
-            Self::Filter(_, filter, _) => filter.site().into_iter().collect(),
-            Self::Admission(_, _, site) | Self::Closing(site, _) => vec![*site],
-            Self::Object(stored) => stored.object.sites().collect(),
+            Self::Name(..) => {}
+            Self::Filter(_, filter, _) => filter.site().into_iter().for_each(each),
+            Self::Admission(_, _, site) | Self::Closing(site, _) => each(*site),
+            Self::Object(stored) => stored.object.sites().for_each(each),
             Self::Impression(_, _, impression) => {
-                let mut sites = vec![impression.site, impression.caller()];
-                sites.extend(impression.conversion_sites);
-                sites.extend(impression.conversion_callers);
-                sites
+                each(impression.site);
+                each(impression.caller());
+                let lists = [impression.conversion_sites, impression.conversion_callers];
+                lists.into_iter().flatten().copied().for_each(each);
             }
         }
     }

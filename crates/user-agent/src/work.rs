@@ -1,6 +1,6 @@
 //! A call in the making: what it sees of the device, and what it changes so far.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use bigbird::attribution::{Audience, Edit, Forgetting};
@@ -8,6 +8,8 @@ use bigbird::{
     Admission, Admit, Admitted, AttributionQuery, Check, EpochIndex, Filter, LedgerView, Policies,
     Request, SiteId, Timestamp, UserAction, Window, admission,
 };
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
 
 use crate::call::{ConversionCall, ImpressionCall, Querier};
 use crate::clock::{Timeline, days_after, days_before, next};
@@ -66,8 +68,7 @@ pub(crate) enum Naming {
 /// The number of a site that nothing is stored of: it matches nothing, and is given to none.
 const NOBODY: SiteId = SiteId(u32::MAX);
 
-/// After so many sites that calls have named, unused names are looked for, if there are as many names;
-/// the more there are, the less often. It depends on calls alone, but for how often.
+/// After so many sites that calls have named, unused names are looked for, if there are as many.
 const SWEEP: u64 = 10_000;
 
 impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
@@ -85,21 +86,13 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         })
     }
 
-    /// What the call changes.
-    pub(crate) fn into_changes(mut self) -> Result<ChangeSet, E> {
-        let (before, after) = (self.found.mentions / SWEEP, self.state.mentions / SWEEP);
-        if before != after {
-            let mut names: u64 = 0;
-            self.view.visit(Rows::Names, &mut |_| names += 1)?;
-            let seldom = 1 << (names / (4 * SWEEP)).max(1).ilog2();
-            if names >= SWEEP && after.is_multiple_of(seldom) {
-                self.forget_unused_names()?;
-            }
-        }
+    /// What the call changes, and whether unused names are to be looked for after it.
+    pub(crate) fn into_changes(mut self) -> (ChangeSet, bool) {
+        let due = self.found.mentions / SWEEP != self.state.mentions / SWEEP;
         if self.state != self.found {
             self.changes.state = Some(self.state);
         }
-        Ok(self.changes)
+        (self.changes, due)
     }
 
     /// Lets epochs begin if they have not begun.
@@ -170,11 +163,10 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         if !self.admit(user_action, epoch, site)? {
             return Ok(());
         }
-        let size = self.view.size(epoch, site)?;
-        if let Some(order) = self.config.store_limits.displaced(size) {
+        if self.config.store_limits.full(self.view.count(epoch)?) {
             self.changes.edited.push(Edit {
                 epoch,
-                order,
+                order: self.view.crowd(epoch, site)?.displaced(),
                 audience: None,
             });
         }
@@ -337,41 +329,21 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         Ok(free.unwrap_or(NOBODY))
     }
 
+    /// Forgets the names of sites that no row names, if there are many: the more there are, the less
+    /// often.
+    pub(crate) fn forget_many_unused_names(&mut self) -> Result<(), E> {
+        let mut names: u64 = 0;
+        self.view.visit(Rows::Names, &mut |_| names += 1)?;
+        let seldom = 1 << (names / (4 * SWEEP)).max(1).ilog2();
+        if names >= SWEEP && (self.state.mentions / SWEEP).is_multiple_of(seldom) {
+            self.forget_unused_names()?;
+        }
+        Ok(())
+    }
+
     /// Forgets the names of sites that no row names: they tell where the user has been.
     pub(crate) fn forget_unused_names(&mut self) -> Result<(), E> {
-        let mut used = BTreeSet::new();
-        // What goes names nobody any more; what comes does.
-        let edits = self.changes.edited.iter();
-        let edits: BTreeMap<_, _> = edits
-            .map(|edit| ((edit.epoch, edit.order), &edit.audience))
-            .collect();
-        let first = self.changes.pruned_before;
-        let first = first.unwrap_or(EpochIndex(i64::MIN));
-        let dropped = &self.changes.dropped_objects;
-        let mut visit = |row: Row<'_>| {
-            let kept = match row {
-                Row::Name(..) => false,
-                Row::Filter(epoch, ..) | Row::Admission(_, epoch, _) | Row::Closing(_, epoch) => {
-                    epoch >= first
-                }
-                Row::Object(stored) => {
-                    stored.object.created() >= first && !dropped.contains(&stored.number)
-                }
-                Row::Impression(epoch, order, impression) => match edits.get(&(epoch, order)) {
-                    Some(Some(audience)) => {
-                        used.extend([impression.site, impression.caller()]);
-                        used.extend(&audience.conversion_sites);
-                        used.extend(&audience.conversion_callers);
-                        false
-                    }
-                    Some(None) => false,
-                    None => epoch >= first,
-                },
-            };
-            if kept {
-                used.extend(row.sites());
-            }
-        };
+        let mut used: HashSet<SiteId, FxBuildHasher> = HashSet::default();
         for rows in [
             Rows::Filters,
             Rows::Admissions,
@@ -379,29 +351,19 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
             Rows::Objects,
             Rows::Impressions(Selection::All),
         ] {
+            let mut visit = |row: Row<'_>| row.each_site(&mut |site| used.extend([site]));
             self.view.visit(rows, &mut visit)?;
         }
-        let changes = &mut self.changes;
-        used.extend(changes.named.iter().map(|(id, _)| *id));
-        used.extend(changes.closed.iter().map(|(id, _)| *id));
-        for charge in &changes.ledger.charges {
-            used.extend(charge.filter.site());
-        }
-        used.extend(changes.ledger.admissions.iter().map(|admit| admit.site));
-        for stored in &changes.objects {
-            used.extend(stored.object.sites());
-        }
-        for saved in &changes.saved {
-            let placed = Row::Impression(saved.epoch, 0, saved.impression());
-            used.extend(placed.sites());
-        }
+        let unnamed = &mut self.changes.unnamed;
         self.view.visit(Rows::Names, &mut |row| {
             if let Row::Name(id, _) = row
                 && !used.contains(&id)
             {
-                changes.unnamed.push(id);
+                unnamed.push(id);
             }
-        })
+        })?;
+        self.changes.erase = true;
+        Ok(())
     }
 
     /// Forgets a site at its own request: its impressions, and what it could still measure.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use bigbird::attribution::{EpochSize, Touch};
+use bigbird::attribution::{Crowd, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Cause, Check, EpochIndex, EventStore, Fate, Filter, FilterKind,
     LedgerView, MicroEpsilon, Profile, Relevant, SiteId, Timestamp, UserAction,
@@ -735,7 +735,8 @@ impl View<Infallible> for CountingTransaction<'_> {
         site(id: SiteId) -> Option<Site>;
         last_site() -> Option<SiteId>;
         closed_until(site: SiteId) -> Option<EpochIndex>;
-        size(epoch: EpochIndex, site: SiteId) -> EpochSize;
+        count(epoch: EpochIndex) -> u32;
+        crowd(epoch: EpochIndex, site: SiteId) -> Crowd;
         object(shared: SharedConversion) -> Option<StoredObject>;
         objects() -> Vec<(u64, SiteId)>;
         visit(rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> ();

@@ -1,15 +1,34 @@
-//! Our own vectors, and the W3C's where they are at hand.
+//! Our own vectors, and the W3C's where they are at hand: in memory, and on the store that the example
+//! makes.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
 
-use bigbird_conformance::{Tally, read, vectors};
+use bigbird_conformance::{Case, Tally, read, vectors};
+use bigbird_testing::Folder;
+
+#[allow(dead_code, reason = "an example has a main function")]
+#[path = "../examples/json_store.rs"]
+mod json_store;
+
+fn pass(cases: &[(String, Case)], least: usize) {
+    let in_memory = Tally::of(cases, |case| case.run(None)).unwrap();
+    let folder = Folder::in_memory();
+    let mut number = 0;
+    let in_json = Tally::of(cases, |case| {
+        number += 1;
+        let path = folder.file(&format!("{number}.json"));
+        case.run_on(None, || Ok(json_store::JsonStore(path)))
+    });
+    for tally in [in_memory, in_json.unwrap()] {
+        assert!(tally.passed >= least, "{tally}");
+        assert_eq!(tally.failed, 0, "{tally}");
+    }
+}
 
 #[test]
 fn our_vectors_pass() {
-    let tally = Tally::of(&vectors(), |case| case.run(None)).unwrap();
-    assert!(tally.passed >= 35, "{tally}");
-    assert_eq!(tally.failed, 0, "{tally}");
+    pass(&vectors(), 35);
 }
 
 /// The W3C's, and scenarios recorded with its simulator, where they are at hand beside the repository.
@@ -22,8 +41,6 @@ fn the_w3cs_vectors_pass() {
             println!("skipped: no {}", folder.display());
             continue;
         }
-        let tally = Tally::of(&read(&folder).unwrap(), |case| case.run(None)).unwrap();
-        assert!(tally.passed > 20, "{tally}");
-        assert_eq!(tally.failed, 0, "{tally}");
+        pass(&read(&folder).unwrap(), 21);
     }
 }

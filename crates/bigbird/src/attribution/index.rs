@@ -314,17 +314,20 @@ impl Index {
     pub(super) fn unlink_oldest(&mut self, slots: &[Slot], at: u32) -> bool {
         let site = slots[at as usize].site;
         let sites = &mut self.sites;
-        if sites.get(&site).is_none_or(|chain| chain.first != at) {
-            return false;
-        }
         let crowd = self.crowd.get_or_insert_with(|| {
             let sizes = sites.iter().map(|(&site, chain)| (chain.size(), site));
             sizes.collect()
         });
-        let Some(chain) = sites.get_mut(&site) else {
+        let Some(chain) = sites.get_mut(&site).filter(|chain| chain.first == at) else {
             return false;
         };
-        crowd.remove(&(chain.size(), site));
+        // Most often it is the largest.
+        let size = chain.size();
+        if crowd.last().is_some_and(|largest| *largest == (size, site)) {
+            crowd.pop_last();
+        } else {
+            crowd.remove(&(size, site));
+        }
         chain.first = slots[at as usize].next[BY_SITE];
         chain.len -= 1;
         if chain.len == 0 {

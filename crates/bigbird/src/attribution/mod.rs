@@ -18,4 +18,4 @@ pub use object::{AttributionObject, Credit, ObjectParts, Support};
 pub use query::{
     AttributionQuery, AttributionQueryBuilder, Histogram, HistogramSize, QueryError, Terms, Touch,
 };
-pub use store::{Edit, EpochSize, ImpressionStore, SiteSize, StoreLimits};
+pub use store::{Crowd, Edit, ImpressionStore, SiteSize, StoreLimits};

@@ -276,7 +276,7 @@ impl AttributionObject {
     }
 
     /// Forgets a site at its request, as
-    /// [`ImpressionStore::forget_site`](crate::ImpressionStore::forget_site) does. The credit of the
+    /// [`Impression::without`](crate::Impression::without) says. The credit of the
     /// impressions that it saved goes; it gets no credit any more of impressions that named who may
     /// measure them; and if it is the conversion site, all credit goes, as it is not kept which
     /// impressions were for it alone. What was paid stays paid.

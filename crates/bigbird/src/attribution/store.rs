@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::num::NonZeroU32;
 
-use super::impression::{Audience, Forgetting, Impression};
+use super::impression::{Audience, Impression};
 use super::index::{Audiences, Index, NONE, Slot};
 use super::query::{AttributionQuery, Touch, named};
 use crate::epochs::{Epochs, Recycle};
@@ -29,34 +29,38 @@ impl Default for StoreLimits {
 }
 
 impl StoreLimits {
-    /// Which impression goes when a site saves one more, by its place in the order of saving.
+    /// Whether an epoch with so many impressions has to lose one when another is saved.
+    pub fn full(&self, impressions: u32) -> bool {
+        impressions >= self.impressions_per_epoch.get()
+    }
+}
+
+/// The sites of an epoch in which one of them saves an impression, as far as it matters for which
+/// impression goes when the epoch is full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Crowd {
+    /// The largest of the sites.
+    pub largest: Option<SiteSize>,
+    /// The site that saves, if it has impressions already.
+    pub own: Option<SiteSize>,
+}
+
+impl Crowd {
+    /// Which impression goes when the site saves one more in a full epoch, by its place in the order
+    /// of saving.
     ///
-    /// When an epoch is full, that is the oldest impression of the site that then has most; of
+    /// That is the oldest impression of the site that then has most; of
     /// several such sites, of the one whose oldest impression is oldest. So a flood from one site
     /// displaces that site's own impressions, and a site keeps its fair part of the limit; and an
     /// epoch never displaces another's: what is kept of an epoch is a function of what was saved in
     /// it.
-    pub fn displaced(&self, size: EpochSize) -> Option<u32> {
-        if size.impressions < self.impressions_per_epoch.get() {
-            return None;
-        }
+    pub fn displaced(self) -> u32 {
         let own = SiteSize {
-            impressions: size.own.map_or(1, |own| own.impressions.saturating_add(1)),
-            oldest: size.own.map_or(NONE, |own| own.oldest),
+            impressions: self.own.map_or(1, |own| own.impressions.saturating_add(1)),
+            oldest: self.own.map_or(NONE, |own| own.oldest),
         };
-        Some(size.largest.map_or(own, |largest| largest.max(own)).oldest)
+        self.largest.map_or(own, |largest| largest.max(own)).oldest
     }
-}
-
-/// What the limit needs to know of an epoch in which a site saves an impression.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct EpochSize {
-    /// How many impressions the epoch has.
-    pub impressions: u32,
-    /// The largest of its sites.
-    pub largest: Option<SiteSize>,
-    /// The site that saves, if it has impressions already.
-    pub own: Option<SiteSize>,
 }
 
 /// How many impressions a site has in an epoch. The larger one has more, or an older oldest one.
@@ -97,7 +101,7 @@ pub struct Edit {
 ///
 /// The cost of a query follows what can match, not what is stored: an epoch with more than a few
 /// impressions has an index by impression site, by caller, by match value and by who may measure.
-/// When an epoch is full, [`StoreLimits::displaced`] says what goes.
+/// When an epoch is full, [`Crowd::displaced`] says what goes.
 #[derive(Debug, Clone, Default)]
 pub struct ImpressionStore {
     limits: StoreLimits,
@@ -119,10 +123,10 @@ impl ImpressionStore {
         let Some(store) = self.epochs.get_or_create(epoch) else {
             return false;
         };
-        let full = store.live >= self.limits.impressions_per_epoch.get() as usize;
-        let displaced = full
-            .then(|| self.limits.displaced(store.size(impression.site)))
-            .flatten();
+        let displaced = match self.limits.full(store.count()) {
+            true => Some(store.crowd(impression.site).displaced()),
+            false => None,
+        };
         store.append(impression);
         if let Some(order) = displaced {
             store.edit([(order, None)]);
@@ -130,18 +134,23 @@ impl ImpressionStore {
         true
     }
 
-    /// Saves an impression, whatever the limits: for whoever has asked
-    /// [`StoreLimits::displaced`] already. An epoch that was pruned keeps nothing.
+    /// Saves an impression, whatever the limits: for whoever has asked [`Crowd::displaced`]
+    /// already. An epoch that was pruned keeps nothing.
     pub fn append(&mut self, epoch: EpochIndex, impression: &Impression<'_>) {
         if let Some(store) = self.epochs.get_or_create(epoch) {
             store.append(impression);
         }
     }
 
-    /// What the limit needs to know of an epoch in which `site` saves an impression.
-    pub fn size(&self, epoch: EpochIndex, site: SiteId) -> EpochSize {
+    /// How many impressions an epoch has.
+    pub fn count(&self, epoch: EpochIndex) -> u32 {
+        self.epochs.get(epoch).map_or(0, EpochStore::count)
+    }
+
+    /// The sites of an epoch in which `site` saves an impression.
+    pub fn crowd(&self, epoch: EpochIndex, site: SiteId) -> Crowd {
         let store = self.epochs.get(epoch);
-        store.map_or(EpochSize::default(), |store| store.size(site))
+        store.map_or(Crowd::default(), |store| store.crowd(site))
     }
 
     /// Makes changes to impressions. Places are those from before the first of them.
@@ -192,37 +201,18 @@ impl ImpressionStore {
 
     /// Keeps only the impressions that `keep` says, and tells how many went.
     pub fn retain(&mut self, mut keep: impl FnMut(Impression<'_>) -> bool) -> usize {
-        self.update(|impression| match keep(*impression) {
-            true => Forgetting::Untouched,
-            false => Forgetting::Removed,
-        })
-    }
-
-    /// Forgets a site, at that site's request ([`Impression::without`]), and tells how many
-    /// impressions went.
-    pub fn forget_site(&mut self, site: SiteId) -> usize {
-        self.update(|impression| impression.without(site))
-    }
-
-    fn update(&mut self, mut forget: impl FnMut(&Impression<'_>) -> Forgetting) -> usize {
-        let before = self.len();
         let mut edits = Vec::new();
         for epoch in self.epochs() {
-            for (order, impression) in self.placed(epoch) {
-                let audience = match forget(&impression) {
-                    Forgetting::Untouched => continue,
-                    Forgetting::Restricted(audience) => Some(audience),
-                    Forgetting::Removed => None,
-                };
-                edits.push(Edit {
-                    epoch,
-                    order,
-                    audience,
-                });
-            }
+            let placed = self.placed(epoch);
+            let gone = placed.filter(|(_, impression)| !keep(*impression));
+            edits.extend(gone.map(|(order, _)| Edit {
+                epoch,
+                order,
+                audience: None,
+            }));
         }
         self.edit(&edits);
-        before - self.len()
+        edits.len()
     }
 
     /// Forgets the epochs before `epoch`.
@@ -299,7 +289,11 @@ impl EpochStore {
         }
     }
 
-    fn size(&self, site: SiteId) -> EpochSize {
+    fn count(&self) -> u32 {
+        u32::try_from(self.live).unwrap_or(u32::MAX)
+    }
+
+    fn crowd(&self, site: SiteId) -> Crowd {
         let (largest, own) = match &self.index {
             Some(index) => (index.largest_site(), index.site(site)),
             None => {
@@ -314,11 +308,7 @@ impl EpochStore {
                 (sites.values().max().copied(), sites.get(&site).copied())
             }
         };
-        EpochSize {
-            impressions: u32::try_from(self.live).unwrap_or(u32::MAX),
-            largest,
-            own,
-        }
+        Crowd { largest, own }
     }
 
     /// Removes impressions, or changes who may measure them.
@@ -433,6 +423,7 @@ impl EpochStore {
 
 #[cfg(test)]
 mod tests {
+    use super::super::impression::Forgetting;
     use super::*;
     use crate::{Timestamp, UserAction};
 
@@ -489,11 +480,20 @@ mod tests {
         for (what, saved, left) in cases {
             let mut store = ImpressionStore::default();
             store.save(E, &saved);
-            assert_eq!(
-                store.forget_site(ONE),
-                usize::from(left.is_none()),
-                "{what}"
-            );
+            let audience = match saved.without(ONE) {
+                Forgetting::Untouched => Some(Audience {
+                    conversion_sites: saved.conversion_sites.to_vec(),
+                    conversion_callers: saved.conversion_callers.to_vec(),
+                }),
+                Forgetting::Restricted(audience) => Some(audience),
+                Forgetting::Removed => None,
+            };
+            assert_eq!(audience.is_none(), left.is_none(), "{what}");
+            store.edit([&Edit {
+                epoch: E,
+                order: 0,
+                audience,
+            }]);
             let kept: Vec<_> = store.impressions(E).collect();
             assert_eq!(kept, Vec::from_iter(left), "{what}");
         }

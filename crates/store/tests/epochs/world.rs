@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use bigbird::attribution::{EpochSize, Touch};
+use bigbird::attribution::{Crowd, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, FilterKind, LedgerView,
     Relevant, SiteId, Timestamp, UserAction,
@@ -187,7 +187,8 @@ impl<T: View<E>, E> View<E> for WorldTransaction<'_, T> {
         site(id: SiteId) -> Option<Site>;
         last_site() -> Option<SiteId>;
         closed_until(site: SiteId) -> Option<EpochIndex>;
-        size(epoch: EpochIndex, site: SiteId) -> EpochSize;
+        count(epoch: EpochIndex) -> u32;
+        crowd(epoch: EpochIndex, site: SiteId) -> Crowd;
         objects() -> Vec<(u64, SiteId)>;
         visit(rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> ();
     }

@@ -1,0 +1,279 @@
+//! Rules belong to epochs: whatever they are changed to, to and fro, and however the clock steps, no
+//! budget comes back.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use bigbird::{Capacity, EpochIndex, Fate, Policy, Profile, Timestamp};
+use bigbird_user_agent::{
+    Action, Call, ChangeSet, Config, ConversionOptions, ImpressionOptions, Rules, Storage,
+    Timeline, Transaction as _, UserAgent, View as _,
+};
+use common::{Agent, Half, SERVICE, agent, at, measure};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
+
+const HOUR: i64 = 3_600_000;
+const SITES: [&str; 4] = [
+    "news.example",
+    "blog.example",
+    "shop.example",
+    "store.example",
+];
+
+#[derive(Debug, Clone)]
+enum Step {
+    Save {
+        site: usize,
+    },
+    Measure {
+        site: usize,
+        epsilon: f64,
+        days: u64,
+    },
+    /// The browser is restarted with other rules.
+    Change {
+        rules: usize,
+    },
+    Forget,
+    Maintain,
+}
+
+/// Rules to change between: profiles, capacities, caps, and lengths of epochs.
+fn rules() -> Vec<Rules> {
+    let policy = |querier: f64, global: f64, cap: u32| {
+        let policy = Policy::builder().querier(querier).global(global);
+        let quotas = policy.impression_site(global).conversion_site(global);
+        quotas.domain_cap(cap).build().unwrap()
+    };
+    let with = |epoch_days, policy| Rules { epoch_days, policy };
+    vec![
+        with(7, policy(1.0, 2.0, 2)),
+        with(7, policy(0.5, 1.0, 1)),
+        with(1, policy(1.0, 2.0, 2)),
+        with(2, policy(3.0, 5.0, 3)),
+        with(3, Profile::W3cDraft.policy()),
+        with(30, Profile::GlobalOnly.policy()),
+    ]
+}
+
+fn config(rules: &Rules) -> Config {
+    let config = Config {
+        policy: rules.policy.clone(),
+        epoch_days: rules.epoch_days,
+        ..Config::new(Profile::BigBird)
+    };
+    config.with_service(SERVICE).for_testing()
+}
+
+fn steps() -> impl Strategy<Value = Vec<(Step, i64)>> {
+    let site = 0..SITES.len();
+    let epsilon = prop::sample::select(vec![0.3, 0.5, 1.0]);
+    let days = prop::sample::select(vec![1, 7, 30]);
+    let step = prop_oneof![
+        5 => site.clone().prop_map(|site| Step::Save { site }),
+        6 => (site, epsilon, days).prop_map(|(site, epsilon, days)| Step::Measure {
+            site,
+            epsilon,
+            days,
+        }),
+        3 => (0..rules().len()).prop_map(|rules| Step::Change { rules }),
+        1 => Just(Step::Forget),
+        1 => Just(Step::Maintain),
+    ];
+    // Clocks step back, too.
+    let hours = prop_oneof![6 => 0..10_i64, 3 => 0..100_i64, 2 => -200..0_i64];
+    prop::collection::vec((step, hours), 1..60)
+}
+
+/// How a change of rules goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    /// The new rules hold at once, also in epochs that have begun.
+    AtOnce,
+    /// New rules come with new epochs, and what was spent in the old ones is forgotten.
+    Afresh,
+}
+
+/// The rules that an epoch was first seen with, and what each of its filters was charged since.
+type Seen = BTreeMap<EpochIndex, (Rules, BTreeMap<String, u64>)>;
+
+fn timeline(agent: &mut Agent) -> Timeline {
+    let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
+    state.timeline
+}
+
+fn restart(agent: Agent, rules: &Rules, now: i64, flaw: Option<Flaw>) -> Agent {
+    let old = agent.config().rules();
+    if flaw == Some(Flaw::Afresh) && old != *rules {
+        return UserAgent::in_memory(config(rules), Half);
+    }
+    let agent = UserAgent::new(config(rules), agent.into_storage(), Half, Timestamp(now));
+    let mut agent = agent.unwrap();
+    if flaw == Some(Flaw::AtOnce) {
+        let Ok(mut tx) = agent.storage_mut().begin();
+        let Ok(mut state) = tx.state();
+        if let Some(first) = state.timeline.eras().first() {
+            state.timeline = Timeline::starting(first.begins, rules.clone());
+            let Ok(()) = tx.apply(&ChangeSet {
+                state: Some(state),
+                ..ChangeSet::default()
+            });
+        }
+    }
+    agent
+}
+
+fn live(steps: &[(Step, i64)], flaw: Option<Flaw>) -> Result<(), TestCaseError> {
+    let rules = rules();
+    let mut agent = UserAgent::in_memory(config(&rules[0]), Half);
+    let mut now = 1000 * 24 * HOUR;
+    let mut seen = Seen::new();
+    // The epochs of moments at which something was called.
+    let mut moments: BTreeMap<i64, EpochIndex> = BTreeMap::new();
+    for (number, (step, hours)) in (1..).zip(steps) {
+        now += hours * HOUR;
+        let action = Action::numbered(number).unwrap();
+        match step {
+            Step::Save { site } => {
+                let call = Call::new(SITES[*site], Timestamp(now)).by(action);
+                let options = ImpressionOptions::new(0);
+                agent.save_impression(&call, &options).unwrap();
+            }
+            Step::Measure {
+                site,
+                epsilon,
+                days,
+            } => {
+                let call = Call::new(SITES[*site], Timestamp(now)).by(action);
+                let options = ConversionOptions {
+                    epsilon: *epsilon,
+                    lookback_days: Some(*days),
+                    ..ConversionOptions::new(SERVICE, 2)
+                };
+                let answer = agent.measure_conversion(&call, &options).unwrap();
+                let rules = timeline(&mut agent);
+                for epoch in answer.decision.epochs() {
+                    let found = rules.rules(epoch.epoch).unwrap().clone();
+                    let first = (found, BTreeMap::new());
+                    let (_, charged) = seen.entry(epoch.epoch).or_insert(first);
+                    if epoch.fate != Fate::Passed {
+                        continue;
+                    }
+                    for check in epoch.checks {
+                        let site = check
+                            .filter
+                            .site()
+                            .map(|id| agent.storage().site(id).cloned());
+                        let name = format!("{} of {site:?}", check.filter.kind());
+                        *charged.entry(name).or_default() += check.asked.get();
+                    }
+                }
+            }
+            Step::Change { rules: other } => agent = restart(agent, &rules[*other], now, flaw),
+            Step::Forget => agent
+                .clear_browsing_history(&[], true, Timestamp(now))
+                .unwrap(),
+            Step::Maintain => {
+                let Ok(()) = agent.maintain(Timestamp(now));
+            }
+        }
+        let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
+        if let (Step::Save { .. } | Step::Measure { .. }, Some(epoch)) =
+            (step, state.timeline.epoch(Timestamp(now)))
+        {
+            moments.insert(now, epoch);
+        }
+        // A moment stays in its epoch, and an epoch keeps its rules, until it is pruned.
+        for (moment, epoch) in moments
+            .iter()
+            .filter(|(_, epoch)| **epoch >= state.first_epoch)
+        {
+            let found = state.timeline.epoch(Timestamp(*moment)).unwrap();
+            prop_assert_eq!(found, *epoch, "step {}: {:?}", number, step);
+        }
+        for (epoch, (rules, charged)) in &seen {
+            if *epoch >= state.first_epoch {
+                let found = state.timeline.rules(*epoch);
+                prop_assert_eq!(found, Some(rules), "epoch {} at step {}", epoch.0, number);
+            }
+            for (name, charged) in charged {
+                let kinds = bigbird::FilterKind::ALL.into_iter();
+                let kind = kinds
+                    .clone()
+                    .find(|kind| name.starts_with(&kind.to_string()));
+                let capacity = rules.policy.capacities().of(kind.unwrap());
+                let within = match capacity {
+                    Capacity::Finite(capacity) => *charged <= capacity.get(),
+                    Capacity::Unlimited => true,
+                };
+                prop_assert!(
+                    within,
+                    "epoch {}: {} was charged {}",
+                    epoch.0,
+                    name,
+                    charged
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_change_of_rules_brings_a_budget_back() {
+    let cases = Cases {
+        cases: 3000,
+        failure_persistence: None,
+        ..Cases::default()
+    };
+    TestRunner::new(cases.clone())
+        .run(&steps(), |steps| live(&steps, None))
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    for flaw in [Flaw::AtOnce, Flaw::Afresh] {
+        let cases = Cases {
+            max_shrink_iters: 0,
+            ..cases.clone()
+        };
+        let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let noticed =
+            TestRunner::new_with_rng(cases, rng).run(&steps(), |steps| live(&steps, Some(flaw)));
+        assert!(noticed.is_err(), "{flaw:?} was not noticed");
+    }
+}
+
+/// A browser that raises a budget: the epoch that has begun keeps the old one, the next has the new.
+#[test]
+fn a_larger_budget_begins_with_the_next_epoch() {
+    let day = 86_400;
+    let mut agent = agent(Profile::BigBird);
+    let options = ConversionOptions::new(SERVICE, 2);
+    let seen = Call::new("news.example", at(0));
+    agent
+        .save_impression(&seen, &ImpressionOptions::new(1))
+        .unwrap();
+    let bought = Call::new("shop.example", at(60));
+    assert_eq!(measure(&mut agent, &bought, &options), [0, 1]);
+    assert_eq!(measure(&mut agent, &bought, &options), [0, 0], "spent");
+    let larger = Policy::builder().querier(2.0).conversion_site(2.0);
+    let config = Config {
+        policy: larger.build().unwrap(),
+        ..agent.config().clone()
+    };
+    let mut agent = UserAgent::new(config, agent.into_storage(), Half, at(120)).unwrap();
+    assert_eq!(
+        measure(&mut agent, &bought, &options),
+        [0, 0],
+        "still spent"
+    );
+    let seen = Call::new("news.example", at(8 * day));
+    agent
+        .save_impression(&seen, &ImpressionOptions::new(1))
+        .unwrap();
+    let bought = Call::new("shop.example", at(8 * day + 60));
+    assert_eq!(measure(&mut agent, &bought, &options), [0, 1]);
+    assert_eq!(measure(&mut agent, &bought, &options), [0, 1]);
+    assert_eq!(measure(&mut agent, &bought, &options), [0, 0]);
+}
