@@ -64,6 +64,10 @@ pub(crate) enum Step {
     Enable(bool),
     Maintain,
     Restart,
+    /// The process ends, and another begins with the rules of the life, or with others.
+    ChangeRules {
+        others: bool,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -222,6 +226,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::bool::weighted(0.7).prop_map(Step::Enable),
         3 => Just(Step::Maintain),
         1 => Just(Step::Restart),
+        1 => any::<bool>().prop_map(|others| Step::ChangeRules { others }),
     ]
 }
 
@@ -255,6 +260,22 @@ impl Life {
             impressions_per_epoch: 3.try_into().unwrap(),
         };
         config.max_shared_conversions = 3;
+        config
+    }
+
+    /// Longer epochs with other quotas, another cap and another charging, under the same global
+    /// budget.
+    pub(crate) fn other_config(&self) -> Config {
+        let mut config = self.config();
+        let mut capacities = *config.policy.capacities();
+        if capacities.conversion_site != Capacity::Unlimited {
+            capacities.conversion_site = Capacity::Finite(MicroEpsilon::new(300_000));
+        }
+        capacities.querier = Capacity::Finite(MicroEpsilon::new(900_000));
+        let policy = config.policy.to_builder().capacities(capacities);
+        let policy = policy.site_charging(SiteCharging::Uniform).domain_cap(1);
+        config.policy = policy.build().unwrap();
+        config.epoch_days = 3;
         config
     }
 }
@@ -347,7 +368,7 @@ impl<S: Storage> Moment<'_, S> {
     pub(crate) fn happen(&mut self, step: &Step) -> Option<Told> {
         let now = Timestamp(self.now);
         match step {
-            Step::Nothing | Step::Restart => {}
+            Step::Nothing | Step::Restart | Step::ChangeRules { .. } => {}
             Step::Save(ads) => self.save(ads),
             Step::Measure {
                 conversion,

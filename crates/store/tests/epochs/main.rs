@@ -2,7 +2,7 @@
 //! that epoch holds or paid.
 //!
 //! Two worlds live the same random life: saves, conversions, shared conversions and shares, clears
-//! of every kind, switching off and on, cleaning up, restarts, and clocks that step. In the other
+//! of every kind, switching off and on, cleaning up, restarts, changes of rules, and clocks that step. In the other
 //! world, what is saved in one epoch is called and not stored. After every step, what is stored,
 //! admitted and consumed in every other epoch is the same, so is the state that epochs share, and so
 //! is every report about other epochs alone. In the end, all reports together have moved by no more
@@ -101,8 +101,9 @@ fn live<H: Home>(
     without: Option<EpochIndex>,
     flaw: Option<Flaw>,
 ) -> (Vec<Seen>, History) {
-    let config = life.config();
-    let world = |store| World::new(store, without, flaw, config.limits.max_lookback_days);
+    let mut config = life.config();
+    let lookback_days = config.limits.max_lookback_days;
+    let world = |store| World::new(store, without, flaw, lookback_days);
     let storage = world(home.open());
     let mut now = life::START;
     let moment = Timestamp(now);
@@ -111,7 +112,13 @@ fn live<H: Home>(
     let mut memories = Memories::default();
     for (number, (step, hours)) in life.steps.iter().enumerate() {
         now += hours * life::HOUR;
-        if matches!(step, Step::Restart) {
+        if let Step::ChangeRules { others } = step {
+            config = match others {
+                true => life.other_config(),
+                false => life.config(),
+            };
+        }
+        if matches!(step, Step::Restart | Step::ChangeRules { .. }) {
             let World { inner, history, .. } = agent.into_storage();
             let storage = World {
                 history,
