@@ -20,6 +20,9 @@ use twox_hash::XxHash3_64;
 /// The name by which connections ask for this layer.
 pub(crate) const NAME: &CStr = c"bigbird";
 
+/// `SQLITE_IOCAP_SUBPAGE_READ`, which older headers do not have.
+const SUBPAGE_READ: c_int = 0x8000;
+
 /// The size of every page.
 pub(crate) const PAGE: usize = 4096;
 
@@ -234,7 +237,7 @@ unsafe extern "C" fn characteristics(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: the file's table of functions is the first field of ours.
     unsafe {
         let methods = &*(*file).pMethods.cast::<Methods>();
-        (methods.characteristics)(file) & !ffi::SQLITE_IOCAP_SUBPAGE_READ
+        (methods.characteristics)(file) & !SUBPAGE_READ
     }
 }
 
