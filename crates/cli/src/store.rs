@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
 use bigbird_store::{Checked, Contents, EpochContents, Problem, Reset, StoreError};
-use bigbird_user_agent::protocol::budget_json;
+use bigbird_user_agent::protocol::{budget_json, rules_json};
 use bigbird_user_agent::{Budget, Era};
 use serde_json::{Value, json};
 
@@ -177,7 +177,7 @@ fn contents_json(contents: &Contents) -> Value {
     let resets = contents.resets.iter();
     let resets = resets.map(|(at, reason)| json!({"at": moment(Some(*at)), "reason": reason}));
     json!({
-        "rules": state.timeline.eras(),
+        "rules": rules_json(state.timeline.eras()),
         "enabled": state.enabled,
         "epochStart": moment(state.timeline.eras().first().map(|era| era.begins)),
         "lastClear": moment(state.last_clear),

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bigbird::{Balance, Capacity, EpochIndex, Policies as _, SiteId, Timestamp};
+use bigbird::{EpochIndex, SiteId, Timestamp};
 use bigbird_user_agent::{Budget, Site, State};
 
 use crate::error::{Problem, StoreError};
-use crate::filters::{self, FilterRow};
+use crate::filters;
 use crate::log;
 use crate::store::{SqliteStore, StoreOptions};
 use crate::transaction::SqliteTransaction;
@@ -50,15 +50,17 @@ impl Contents {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let mut store = SqliteStore::open(path, &StoreOptions::default())?;
         let path = store.path().to_owned();
-        let read = SqliteTransaction::look(&mut store).and_then(|tx| read(&tx));
-        let mut contents = read.map_err(|problem| StoreError::new(&path, problem))?;
+        let failed = |problem| StoreError::new(&path, problem);
+        let transaction = SqliteTransaction::look(&mut store).map_err(failed)?;
+        let budgets = Budget::all(&transaction)?;
+        let mut contents = read(&transaction, budgets).map_err(failed)?;
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         contents.bytes = size(&path) + size(&log::path_of(&path));
         Ok(contents)
     }
 }
 
-fn read(tx: &SqliteTransaction<'_>) -> Result<Contents, Problem> {
+fn read(tx: &SqliteTransaction<'_>, budgets: Vec<Budget>) -> Result<Contents, Problem> {
     let state = tx.device.state.clone();
     let connection = tx.connection();
     let name = |id: SiteId| -> Result<Site, Problem> {
@@ -72,28 +74,10 @@ fn read(tx: &SqliteTransaction<'_>) -> Result<Contents, Problem> {
         budgets: Vec::new(),
         impressions: Vec::new(),
     };
-    filters::scan(connection, |row, _| {
-        let FilterRow {
-            epoch,
-            filter,
-            consumed,
-        } = row;
-        let policy = state.policy(epoch);
-        let capacity = policy.map(|policy| policy.capacities().of(filter.kind()));
-        let capacity = capacity.unwrap_or(Capacity::Finite(consumed));
+    for budget in budgets {
+        let epoch = EpochIndex(budget.epoch);
         let of_epoch = epochs.entry(epoch).or_insert_with(|| empty(epoch));
-        of_epoch.budgets.push(Budget {
-            epoch: epoch.0,
-            filter,
-            site: filter.site().map(name).transpose()?,
-            balance: Balance { capacity, consumed },
-        });
-        Ok(())
-    })?;
-    for of_epoch in epochs.values_mut() {
-        of_epoch
-            .budgets
-            .sort_unstable_by_key(|budget| budget.filter);
+        of_epoch.budgets.push(budget);
     }
     let mut statement = connection.prepare(
         "SELECT epoch, site, impressions FROM crowd ORDER BY epoch, impressions DESC, oldest",

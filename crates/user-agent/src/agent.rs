@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Range;
 
 use bigbird::{
-    AttributionQuery, Balance, Capacity, Decision, Filter, Histogram, Policies as _, Timestamp,
-    UserAction,
+    AttributionQuery, Balance, Capacity, Decision, EpochIndex, Filter, Histogram, Policies as _,
+    Timestamp, UserAction,
 };
 
 use crate::call::{Action, Call, Caller, ConversionCall, ImpressionCall, Numbering, Querier};
@@ -21,7 +21,7 @@ use crate::release::Held;
 use crate::report::{Report, Seal, SealedReport, Withhold};
 use crate::shared::SharedConversion;
 use crate::site::{Localhost, Site};
-use crate::storage::{Row, Rows, Selection, State, Storage, Transaction, View as _};
+use crate::storage::{Row, Rows, Selection, State, Storage, Transaction, View};
 use crate::work::Work;
 
 /// What a conversion gives.
@@ -45,6 +45,38 @@ pub struct Budget {
     pub site: Option<Site>,
     /// What it holds.
     pub balance: Balance,
+}
+
+impl Budget {
+    /// Every filter that was charged, by epoch and in the order of [`Filter`].
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn all<E>(view: &impl View<E>) -> Result<Vec<Self>, E> {
+        let state = view.state()?;
+        let mut filters = Vec::new();
+        view.visit(Rows::Filters, &mut |row| {
+            if let Row::Filter(epoch, filter, consumed) = row {
+                filters.push((epoch, filter, consumed));
+            }
+        })?;
+        filters.sort_unstable();
+        let budget = |(epoch, filter, consumed): (EpochIndex, Filter, _)| {
+            let policy = state.policy(epoch);
+            let capacity = policy.map(|policy| policy.capacities().of(filter.kind()));
+            let capacity = capacity.unwrap_or(Capacity::Finite(consumed));
+            Ok(Self {
+                epoch: epoch.0,
+                filter,
+                site: match filter.site() {
+                    Some(id) => view.site(id)?,
+                    None => None,
+                },
+                balance: Balance { capacity, consumed },
+            })
+        };
+        filters.into_iter().map(budget).collect()
+    }
 }
 
 impl fmt::Display for Budget {
@@ -523,30 +555,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn budgets(&mut self) -> Result<Vec<Budget>, S::Error> {
-        let view = self.storage.begin()?;
-        let state = view.state()?;
-        let mut filters = Vec::new();
-        view.visit(Rows::Filters, &mut |row| {
-            if let Row::Filter(epoch, filter, consumed) = row {
-                filters.push((epoch, filter, consumed));
-            }
-        })?;
-        filters.sort_unstable();
-        let budget = |(epoch, filter, consumed): (_, Filter, _)| {
-            let policy = state.policy(epoch);
-            let capacity = policy.map(|policy| policy.capacities().of(filter.kind()));
-            let capacity = capacity.unwrap_or(Capacity::Finite(consumed));
-            Ok(Budget {
-                epoch: epoch.0,
-                filter,
-                site: match filter.site() {
-                    Some(id) => view.site(id)?,
-                    None => None,
-                },
-                balance: Balance { capacity, consumed },
-            })
-        };
-        filters.into_iter().map(budget).collect()
+        Budget::all(&self.storage.begin()?)
     }
 
     /// The rules of epochs, from the first that is kept: each era has its own. The last one may still

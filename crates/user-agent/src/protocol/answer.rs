@@ -85,7 +85,7 @@ impl Answer {
     pub fn budgets(budgets: &[Budget], eras: &[Era]) -> Self {
         let mut answer = Self::done();
         answer.set("budgets", budgets.iter().map(budget_json).collect());
-        answer.set("rules", json!(eras));
+        answer.set("rules", rules_json(eras));
         answer
     }
 
@@ -233,6 +233,16 @@ pub fn budget_json(budget: &Budget) -> Value {
     fields.insert("consumed".to_owned(), json!(budget.balance.consumed.get()));
     fields.insert("capacity".to_owned(), json!(capacity));
     Value::Object(fields)
+}
+
+/// The rules of epochs; moments in seconds since 1970.
+pub fn rules_json(eras: &[Era]) -> Value {
+    let seconds = |era: &Era| {
+        let mut fields = json!(era);
+        fields["begins"] = json!(era.begins.0.div_euclid(1000));
+        fields
+    };
+    eras.iter().map(seconds).collect()
 }
 
 /// The name of a kind of filter, as everywhere in JSON.

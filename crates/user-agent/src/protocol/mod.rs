@@ -10,7 +10,7 @@ mod player;
 mod request;
 mod serve;
 
-pub use answer::{Answer, ErrorName, Reason, budget_json, filter_name};
+pub use answer::{Answer, ErrorName, Reason, budget_json, filter_name, rules_json};
 pub use line::{Asked, Line};
 pub use player::{Outcome, Player};
 pub use request::{CallerInput, Numbered, QuerierInput, Request};
