@@ -33,7 +33,7 @@ impl Device {
     pub(crate) fn load(connection: &Connection) -> Result<Self, Problem> {
         let mut statement = connection.prepare_cached(
             "SELECT timeline, enabled, first_epoch, last_clear, latest, latest_use,
-                    next_user_action, next_object, mentions, digest, ledger_rows, writes,
+                    next_user_action, next_object, digest, ledger_rows, writes,
                     closed_cleanly, checksum
              FROM device WHERE id = 1",
         )?;
@@ -53,16 +53,15 @@ impl Device {
                         latest_use: moment(5)?,
                         next_user_action: number(6)?,
                         next_object: number(7)?,
-                        mentions: number(8)?,
                     },
                     digest: Digest {
-                        sum: number(9)?,
-                        rows: number(10)?,
+                        sum: number(8)?,
+                        rows: number(9)?,
                     },
-                    writes: number(11)?,
-                    closed_cleanly: row.get(12)?,
+                    writes: number(10)?,
+                    closed_cleanly: row.get(11)?,
                 };
-                Ok((device, row.get::<_, String>(0)?, row.get(13)?))
+                Ok((device, row.get::<_, String>(0)?, row.get(12)?))
             })
             .optional()?;
         let Some((mut device, timeline, checksum)) = found else {
@@ -77,11 +76,11 @@ impl Device {
 
     pub(crate) fn save(&self, connection: &Connection) -> Result<(), Problem> {
         let Self { state, digest, .. } = self;
-        // What cannot be written as JSON does not arise: there are no maps in it.
-        let timeline = serde_json::to_string(&state.timeline).unwrap_or_default();
+        let timeline = serde_json::to_string(&state.timeline)
+            .map_err(|error| Problem::io("writing the rules of epochs")(error.into()))?;
         let moment = |moment: Option<Timestamp>| moment.map(|moment| moment.0);
         let mut statement = connection.prepare_cached(
-            "REPLACE INTO device VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "REPLACE INTO device VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?;
         statement.execute(params![
             timeline,
@@ -92,7 +91,6 @@ impl Device {
             moment(state.latest_use),
             state.next_user_action.cast_signed(),
             state.next_object.cast_signed(),
-            state.mentions.cast_signed(),
             digest.sum.cast_signed(),
             digest.rows.cast_signed(),
             self.writes.cast_signed(),
@@ -110,7 +108,6 @@ impl Device {
             .int(state.first_epoch.0)
             .int(state.next_user_action.cast_signed())
             .int(state.next_object.cast_signed())
-            .int(state.mentions.cast_signed())
             .int(digest.sum.cast_signed())
             .int(digest.rows.cast_signed())
             .int(self.writes.cast_signed())
@@ -183,6 +180,36 @@ impl OldDevice {
         Ok(())
     }
 
+    /// What it says, as every version since has it.
+    pub(crate) fn device(&self) -> Result<Device, Problem> {
+        let [epoch_start, last_clear, latest] = [16, 17, 18].map(|at| self.0[at].map(Timestamp));
+        let number = |at: usize| self.0[at].unwrap_or_default().cast_unsigned();
+        let set_up = number(0) != 0;
+        let state = State {
+            enabled: number(3) != 0,
+            timeline: match epoch_start {
+                Some(start) if set_up => Timeline::starting(start, self.rules()?),
+                _ => Timeline::default(),
+            },
+            first_epoch: match epoch_start {
+                // It started over, and nobody has used it since.
+                Some(_) if !set_up => EpochIndex(1),
+                _ => EpochIndex(number(6).cast_signed()),
+            },
+            last_clear,
+            latest,
+            latest_use: latest.max(last_clear).max(epoch_start),
+            next_user_action: number(4),
+            next_object: number(5),
+        };
+        Ok(Device {
+            state,
+            digest: self.digest(),
+            writes: number(9),
+            closed_cleanly: number(10) != 0,
+        })
+    }
+
     /// The rules that it had. It did not say how losses are charged: as the profile that has these
     /// limits does.
     fn rules(&self) -> Result<Rules, Problem> {
@@ -238,7 +265,6 @@ pub(crate) fn migrate_to_3(connection: &Connection) -> Result<(), Problem> {
              latest_use INTEGER,
              next_user_action INTEGER NOT NULL,
              next_object INTEGER NOT NULL,
-             mentions INTEGER NOT NULL,
              digest INTEGER NOT NULL,
              ledger_rows INTEGER NOT NULL,
              writes INTEGER NOT NULL,
@@ -249,26 +275,11 @@ pub(crate) fn migrate_to_3(connection: &Connection) -> Result<(), Problem> {
     let Some(old) = old else {
         return Ok(());
     };
-    let [epoch_start, last_clear, latest] = [16, 17, 18].map(|at| old.0[at].map(Timestamp));
-    let number = |at: usize| old.0[at].unwrap_or_default().cast_unsigned();
-    let device = Device {
-        state: State {
-            enabled: number(3) != 0,
-            timeline: match epoch_start {
-                Some(start) => Timeline::starting(start, old.rules()?),
-                None => Timeline::default(),
-            },
-            first_epoch: EpochIndex(number(6).cast_signed()),
-            last_clear,
-            latest,
-            latest_use: latest,
-            next_user_action: number(4),
-            next_object: number(5),
-            mentions: 0,
-        },
-        digest: old.digest(),
-        writes: number(9),
-        closed_cleanly: number(10) != 0,
-    };
+    let mut device = old.device()?;
+    // Calls are not known, but what they were admitted to is: no epoch after it was used.
+    let last: Option<i64> =
+        connection.query_row("SELECT max(epoch) FROM admission", [], |row| row.get(0))?;
+    let used = last.and_then(|last| device.state.timeline.beginning(EpochIndex(last)));
+    device.state.latest_use = device.state.latest_use.max(used);
     device.save(connection)
 }

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use bigbird::{EpochIndex, Profile, Timestamp};
-use bigbird_user_agent::{Rules, State, Timeline};
+use bigbird::{EpochIndex, Timestamp};
+use bigbird_user_agent::State;
 
-use crate::device::Device;
+use crate::device::{Device, OldDevice};
 use crate::error::{Problem, StoreError};
 use crate::log;
 use crate::store::{self, SqliteStore, StoreOptions, Temporary, absolute, flush_folder};
@@ -89,7 +89,6 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
 
 /// The state of a new store in the place of an old one.
 fn closed_until_now(old: State, now: Timestamp) -> Device {
-    const HOUR_MS: i64 = 3_600_000;
     let latest = [Some(now), old.latest, old.latest_use, old.last_clear]
         .into_iter()
         .max()
@@ -100,20 +99,12 @@ fn closed_until_now(old: State, now: Timestamp) -> Device {
         latest_use: latest,
         ..old
     };
-    if state.timeline.eras().is_empty() {
-        // At the full hour, as any. Nothing is read before the epoch ends, a whole one later; then
-        // whoever opens the store has its own rules.
-        let start = Timestamp(now.0.div_euclid(HOUR_MS).saturating_mul(HOUR_MS));
-        let rules = Rules {
-            epoch_days: 7,
-            policy: Profile::BigBird.policy(),
-        };
-        state.timeline = Timeline::starting(start, rules);
-    }
-    if let Some(current) = latest.and_then(|latest| state.timeline.epoch(latest)) {
-        state.first_epoch = EpochIndex(current.0.saturating_add(1)).max(state.first_epoch);
-        state.timeline.prune_before(state.first_epoch);
-    }
+    // If it is not known when epochs begin, epoch 0 begins now, and is as long as whoever uses the store
+    // next has it.
+    let current = latest.and_then(|latest| state.timeline.epoch(latest));
+    let after = current.map_or(1, |current| current.0.saturating_add(1));
+    state.first_epoch = state.first_epoch.max(EpochIndex(after));
+    state.timeline.prune_before(state.first_epoch);
     Device {
         state,
         ..Device::new()
@@ -134,7 +125,11 @@ fn remember(path: &Path) -> Option<(Device, Vec<(i64, String)>)> {
     let connection = store::connect(path).ok()?;
     // It is to be kept as it is.
     store::keep_log(&connection, true).ok()?;
-    let device = Device::load(&connection).ok()?;
+    let device = Device::load(&connection).or_else(|_| match OldDevice::load(&connection)? {
+        Some(old) => old.device(),
+        None => Err(Problem::NotAStore),
+    });
+    let device = device.ok()?;
     let resets = (|| {
         let mut statement = connection
             .prepare("SELECT at, reason FROM reset ORDER BY at")

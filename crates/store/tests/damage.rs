@@ -682,3 +682,53 @@ fn a_transaction_that_failed_cannot_be_finished() {
     let error = tx.commit().unwrap_err();
     assert!(matches!(error.problem(), Problem::HalfDone), "{error}");
 }
+
+/// A store that is unreadable tells nothing of its epochs: the one that begins with the reset is closed as
+/// a whole, and is as long as that of whoever uses the store next.
+#[test]
+fn a_reset_that_remembers_nothing_closes_a_whole_epoch() {
+    let folder = folder();
+    let path = folder.file("store");
+    let config = Config {
+        epoch_days: 30,
+        ..config(Profile::BigBird, 1000)
+    };
+    let mut agent = open(&path, &config);
+    let save = |agent: &mut Agent, action: u64, day: i64| {
+        let call = by("news-0.example", action, day * DAY);
+        let options = bigbird_user_agent::ImpressionOptions::new(1);
+        agent.save_impression(&call, &options).unwrap();
+    };
+    save(&mut agent, 1, 100);
+    drop(agent);
+    fs::write(&path, vec![7; 3 * PAGE]).unwrap();
+    assert!(
+        !reset(&path, "unreadable", Timestamp(101 * DAY))
+            .unwrap()
+            .remembered
+    );
+    let mut agent = open(&path, &config);
+    for (action, day, found) in [(10, 102, 0), (20, 108, 0), (30, 130, 0), (40, 132, 3)] {
+        save(&mut agent, action, day);
+        let call = by("shop-0.example", action + 1, day * DAY + 1000);
+        let report = measure(&mut agent, &call, 0.1).unwrap();
+        assert_eq!(report.iter().sum::<u32>(), found, "day {day}");
+    }
+}
+
+/// A store of an earlier version that cannot be opened any more still tells what a reset must know.
+#[test]
+fn a_reset_remembers_stores_of_earlier_versions() {
+    for name in ["v1", "v2"] {
+        let folder = folder();
+        let path = folder.file("store");
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        fs::copy(fixtures.join(format!("{name}.store")), &path).unwrap();
+        let done = reset(&path, "old", Timestamp(116 * DAY)).unwrap();
+        assert!(done.remembered, "{name}");
+        let state = bigbird_store::Contents::read(&path).unwrap().state;
+        assert!(state.next_user_action > 1, "{name}");
+        let epoch = state.timeline.epoch(Timestamp(116 * DAY)).unwrap();
+        assert_eq!(state.first_epoch.0, epoch.0 + 1, "{name}");
+    }
+}

@@ -156,12 +156,12 @@ fn prepare<T: Transaction<E>, E, R: Randomness, A>(
 ) -> Result<A, E> {
     let mut work = Work::new(transaction, config, randomness)?;
     let answer = call(&mut work)?;
-    let (changes, due) = work.into_changes();
+    let changes = work.into_changes();
     transaction.apply(&changes)?;
-    if due {
+    if transaction.has_many_names()? {
         let mut work = Work::new(transaction, config, randomness)?;
-        work.forget_many_unused_names()?;
-        let (changes, _) = work.into_changes();
+        work.forget_unused_names()?;
+        let changes = work.into_changes();
         transaction.apply(&changes)?;
     }
     Ok(answer)

@@ -15,8 +15,8 @@ pub struct Call<'a> {
     pub site: &'a str,
     /// The host of the frame or response that calls, if it is not of that site.
     pub intermediary: Option<&'a str>,
-    /// The user action that caused the call. Only profiles other than `w3c-draft` look at it. To
-    /// them, calls of which it is not known, or whose action has ended, are all of one action: they
+    /// The user action that caused the call. Epochs under the rules of `w3c-draft` do not look at it.
+    /// In others, calls of which it is not known, or whose action has ended, are all of one action: they
     /// share its domain cap, and match nothing that another of them saved.
     pub user_action: Option<Action>,
     /// Who receives the report and whose budget pays.

@@ -171,15 +171,17 @@ impl Timeline {
         let Some(current) = self.epoch(after) else {
             return;
         };
-        let begun = |era: &Era| era.first <= current;
-        let old = self.era(begun).map(|era| era.rules.clone());
-        let changes = self
-            .beginning(next(current))
-            .filter(|begins| *begins > after);
+        let (begun, ends) = (self.beginning(current), self.beginning(next(current)));
         let eras = Arc::make_mut(&mut self.0);
-        eras.retain(begun);
-        if let Some(begins) = changes
-            && old.as_ref() != Some(rules)
+        // The first era reaches back for ever, so that it has always begun.
+        if let (Some(first), Some(begun)) = (eras.first_mut(), begun)
+            && current < first.first
+        {
+            (first.first, first.begins) = (current, begun);
+        }
+        eras.retain(|era| era.first <= current);
+        if let Some(begins) = ends.filter(|ends| *ends > after)
+            && eras.last().is_some_and(|old| old.rules != *rules)
         {
             eras.push(Era {
                 first: next(current),
@@ -189,10 +191,10 @@ impl Timeline {
         }
     }
 
-    /// Forgets the eras whose epochs were all pruned. Their moments keep falling into epochs that
-    /// were pruned.
+    /// Forgets the eras that ended before the last epoch that was pruned. Their moments fall into
+    /// epochs that were pruned, as before.
     pub fn prune_before(&mut self, epoch: EpochIndex) {
-        let pruned = self.0.partition_point(|era| era.first <= epoch);
+        let pruned = self.0.partition_point(|era| era.first < epoch);
         if pruned > 1 {
             Arc::make_mut(&mut self.0).drain(..pruned - 1);
         }
@@ -272,6 +274,18 @@ mod tests {
         assert_eq!(timeline.eras().len(), 2);
         assert!(at(&timeline, 13).0 < 3);
         assert_eq!(at(&timeline, 16), (4, 30));
+        // The last epoch that was pruned keeps its place, also when other rules are to follow it.
+        timeline.prune_before(EpochIndex(4));
+        assert_eq!(at(&timeline, 15), (3, 1));
+        let mut same = timeline.clone();
+        same.change(&rules(30), day(15));
+        assert_eq!(same, timeline);
+        // The clock is before the first epoch, and nothing was ever called: it has begun all the same.
+        let mut early = Timeline::starting(day(0), rules(7));
+        early.change(&rules(1), day(-30));
+        assert_eq!((at(&early, -30), at(&early, -28)), ((-5, 7), (-4, 1)));
+        early.change(&rules(7), day(-30));
+        assert_eq!((at(&early, -30), at(&early, 0)), ((-5, 7), (0, 7)));
         // At the end of time there is no next epoch.
         timeline.change(&rules(2), Timestamp(i64::MAX));
         assert_eq!(timeline.eras().len(), 2);

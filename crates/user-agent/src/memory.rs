@@ -122,6 +122,10 @@ impl View<Infallible> for MemoryTransaction<'_> {
         Ok(self.0.sites.last)
     }
 
+    fn has_many_names(&self) -> Result<bool, Infallible> {
+        Ok(self.0.site_count() >= self.0.sites.many)
+    }
+
     fn count(&self, epoch: EpochIndex) -> Result<u32, Infallible> {
         Ok(self.0.impressions.count(epoch))
     }
@@ -207,6 +211,9 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
             objects.retain(|_, stored| stored.object.created() >= first);
         }
         sites.forget(&changes.unnamed);
+        if changes.swept {
+            sites.many = MANY.max(2 * sites.names.len());
+        }
         Ok(())
     }
 
@@ -216,11 +223,27 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
 }
 
 /// The numbers of sites, and each name once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sites {
     names: HashMap<SiteId, Site, FxBuildHasher>,
     ids: HashTable<SiteId>,
     last: Option<SiteId>,
+    /// How many are many: twice as many as were in use when unused ones were last forgotten.
+    many: usize,
+}
+
+/// Fewer names than this are not many.
+const MANY: usize = 10_000;
+
+impl Default for Sites {
+    fn default() -> Self {
+        Self {
+            names: HashMap::default(),
+            ids: HashTable::new(),
+            last: None,
+            many: MANY,
+        }
+    }
 }
 
 impl Sites {

@@ -96,6 +96,12 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
         Ok(last)
     }
 
+    /// Whether there are so many names that unused ones should be looked for after a call, and not
+    /// only when the user agent cleans up. A store that keeps them in memory may say so.
+    fn has_many_names(&self) -> Result<bool, E> {
+        Ok(false)
+    }
+
     /// The last epoch in which no conversion of a site is to be measured, if the user cleared its
     /// data.
     fn closed_until(&self, site: SiteId) -> Result<Option<EpochIndex>, E> {
@@ -233,6 +239,8 @@ pub struct ChangeSet {
     pub pruned_before: Option<EpochIndex>,
     /// Sites that lose their number.
     pub unnamed: Vec<SiteId>,
+    /// Whether unused names were looked for: those that are left were all in use.
+    pub swept: bool,
     /// Whether what goes is to be erased for good, so that nobody finds it on the disk: it was
     /// cleared, or cleaned up, and not just displaced.
     pub erase: bool,
@@ -297,7 +305,8 @@ pub struct State {
     /// When epochs begin, and the rules of each. Empty until the first valid call while the API is
     /// enabled.
     pub timeline: Timeline,
-    /// Epochs before this one were pruned. They pay nothing ever again.
+    /// Epochs before this one were pruned. They pay nothing ever again. If epochs have not begun, and
+    /// this is 1, the store started over when history was last cleared: epoch 0 begins then.
     pub first_epoch: EpochIndex,
     /// When browsing history was last cleared.
     pub last_clear: Option<Timestamp>,
@@ -312,8 +321,6 @@ pub struct State {
     pub next_user_action: u64,
     /// The next number of an attribution object.
     pub next_object: u64,
-    /// How many sites calls have named so far: now and then, unused names are looked for.
-    pub mentions: u64,
 }
 
 impl Default for State {
@@ -327,7 +334,6 @@ impl Default for State {
             latest_use: None,
             next_user_action: 1,
             next_object: 1,
-            mentions: 0,
         }
     }
 }

@@ -68,9 +68,6 @@ pub(crate) enum Naming {
 /// The number of a site that nothing is stored of: it matches nothing, and is given to none.
 const NOBODY: SiteId = SiteId(u32::MAX);
 
-/// After so many sites that calls have named, unused names are looked for, if there are as many.
-const SWEEP: u64 = 10_000;
-
 impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
     pub(crate) fn new(view: &'a V, config: &'a Config, randomness: &'a mut R) -> Result<Self, E> {
         let found = view.state()?;
@@ -86,13 +83,12 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         })
     }
 
-    /// What the call changes, and whether unused names are to be looked for after it.
-    pub(crate) fn into_changes(mut self) -> (ChangeSet, bool) {
-        let due = self.found.mentions / SWEEP != self.state.mentions / SWEEP;
+    /// What the call changes.
+    pub(crate) fn into_changes(mut self) -> ChangeSet {
         if self.state != self.found {
             self.changes.state = Some(self.state);
         }
-        (self.changes, due)
+        self.changes
     }
 
     /// Lets epochs begin if they have not begun.
@@ -102,9 +98,17 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
     pub(crate) fn begin_epochs(&mut self, moment: Timestamp) {
         if self.state.timeline.eras().is_empty() {
             let rules = self.config.rules();
-            let start = match self.config.epoch_start {
-                EpochStart::At(start) => start,
-                EpochStart::FirstUse => rules.random_start(moment, self.randomness.epoch_start()),
+            let started_over = self.state.first_epoch > EpochIndex(i64::MIN);
+            let start = match (self.config.epoch_start, self.state.last_clear) {
+                (EpochStart::At(start), _) => start,
+                // The store does not know its old epochs any more. Its first new one begins with
+                // the reset, and is closed as a whole.
+                (EpochStart::FirstUse, Some(reset)) if started_over => {
+                    rules.random_start(reset, 0.0)
+                }
+                (EpochStart::FirstUse, _) => {
+                    rules.random_start(moment, self.randomness.epoch_start())
+                }
             };
             self.state.timeline = Timeline::starting(start, rules);
         }
@@ -294,7 +298,6 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
     /// The number of a site, which it gets now if it had none. It keeps it as long as anything stored
     /// names it.
     pub(crate) fn number(&mut self, site: &Site) -> Result<SiteId, E> {
-        self.state.mentions = self.state.mentions.wrapping_add(1);
         if let Some(id) = self.view.site_id(site)? {
             return Ok(id);
         }
@@ -329,18 +332,6 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         Ok(free.unwrap_or(NOBODY))
     }
 
-    /// Forgets the names of sites that no row names, if there are many: the more there are, the less
-    /// often.
-    pub(crate) fn forget_many_unused_names(&mut self) -> Result<(), E> {
-        let mut names: u64 = 0;
-        self.view.visit(Rows::Names, &mut |_| names += 1)?;
-        let seldom = 1 << (names / (4 * SWEEP)).max(1).ilog2();
-        if names >= SWEEP && (self.state.mentions / SWEEP).is_multiple_of(seldom) {
-            self.forget_unused_names()?;
-        }
-        Ok(())
-    }
-
     /// Forgets the names of sites that no row names: they tell where the user has been.
     pub(crate) fn forget_unused_names(&mut self) -> Result<(), E> {
         let mut used: HashSet<SiteId, FxBuildHasher> = HashSet::default();
@@ -362,6 +353,7 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
                 unnamed.push(id);
             }
         })?;
+        self.changes.swept = true;
         self.changes.erase = true;
         Ok(())
     }

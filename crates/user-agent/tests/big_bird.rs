@@ -734,6 +734,7 @@ impl View<Infallible> for CountingTransaction<'_> {
         site_id(site: &Site) -> Option<SiteId>;
         site(id: SiteId) -> Option<Site>;
         last_site() -> Option<SiteId>;
+        has_many_names() -> bool;
         closed_until(site: SiteId) -> Option<EpochIndex>;
         count(epoch: EpochIndex) -> u32;
         crowd(epoch: EpochIndex, site: SiteId) -> Crowd;

@@ -133,6 +133,8 @@ fn live(steps: &[(Step, i64)], flaw: Option<Flaw>) -> Result<(), TestCaseError> 
     let mut seen = Seen::new();
     // The epochs of moments at which something was called.
     let mut moments: BTreeMap<i64, EpochIndex> = BTreeMap::new();
+    // When the last epoch ends that was pruned.
+    let mut closed = i64::MIN;
     for (number, (step, hours)) in (1..).zip(steps) {
         now += hours * HOUR;
         let action = Action::numbered(number).unwrap();
@@ -186,13 +188,30 @@ fn live(steps: &[(Step, i64)], flaw: Option<Flaw>) -> Result<(), TestCaseError> 
         {
             moments.insert(now, epoch);
         }
-        // A moment stays in its epoch, and an epoch keeps its rules, until it is pruned.
-        for (moment, epoch) in moments
-            .iter()
-            .filter(|(_, epoch)| **epoch >= state.first_epoch)
+        // A moment stays in its epoch until it is pruned, and then in one that is.
+        for (moment, epoch) in &moments {
+            let found = state.timeline.epoch(Timestamp(*moment));
+            prop_assert!(found.is_some(), "no epochs at step {}: {:?}", number, step);
+            let found = found.unwrap();
+            let stays = match *epoch >= state.first_epoch {
+                true => found == *epoch,
+                false => found < state.first_epoch,
+            };
+            prop_assert!(
+                stays,
+                "{:?} is {:?} at step {}: {:?}",
+                epoch,
+                found,
+                number,
+                step
+            );
+        }
+        // What was closed is closed for as long as it was to be.
+        if let Some(ends) = state.timeline.beginning(state.first_epoch)
+            && state.first_epoch > EpochIndex(i64::MIN)
         {
-            let found = state.timeline.epoch(Timestamp(*moment)).unwrap();
-            prop_assert_eq!(found, *epoch, "step {}: {:?}", number, step);
+            prop_assert!(ends.0 >= closed, "closed until {closed}, then {}", ends.0);
+            closed = ends.0;
         }
         for (epoch, (rules, charged)) in &seen {
             if *epoch >= state.first_epoch {

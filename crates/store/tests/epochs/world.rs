@@ -186,6 +186,7 @@ impl<T: View<E>, E> View<E> for WorldTransaction<'_, T> {
         site_id(site: &Site) -> Option<SiteId>;
         site(id: SiteId) -> Option<Site>;
         last_site() -> Option<SiteId>;
+        has_many_names() -> bool;
         closed_until(site: SiteId) -> Option<EpochIndex>;
         count(epoch: EpochIndex) -> u32;
         crowd(epoch: EpochIndex, site: SiteId) -> Crowd;
