@@ -46,6 +46,7 @@ impl Randomness for System {
 
 /// How reports are sealed. A browser encrypts them for the aggregation service; this one, which does
 /// not, tells only how many buckets there are.
+#[derive(Debug)]
 struct Length;
 
 impl Seal for Length {

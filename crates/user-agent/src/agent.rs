@@ -97,6 +97,7 @@ pub struct SharedAnswer {
 }
 
 /// A user agent with a store.
+#[derive(Debug)]
 pub struct UserAgent<S, R> {
     config: Config,
     storage: S,
@@ -106,15 +107,6 @@ pub struct UserAgent<S, R> {
     /// at a time, so that a click costs no write; what is left at the end is never used.
     reserved: Range<u64>,
     decoy: Decoy,
-}
-
-impl<S: fmt::Debug, R> fmt::Debug for UserAgent<S, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UserAgent")
-            .field("config", &self.config)
-            .field("storage", &self.storage)
-            .finish_non_exhaustive()
-    }
 }
 
 /// How many ids of user actions are taken at a time.
@@ -134,19 +126,6 @@ fn perform<T: Transaction<E>, E, R: Randomness, A>(
     Ok(answer)
 }
 
-/// Makes a call after which names that nothing names any more are forgotten.
-fn perform_and_sweep<T: Transaction<E>, E, R: Randomness>(
-    mut transaction: T,
-    config: &Config,
-    randomness: &mut R,
-    call: impl FnOnce(&mut Work<'_, T, E, R>) -> Result<(), E>,
-) -> Result<(), E> {
-    prepare(&mut transaction, config, randomness, call)?;
-    perform(transaction, config, randomness, |work| {
-        work.forget_unused_names()
-    })
-}
-
 /// One of several calls that are made durable together.
 fn prepare<T: Transaction<E>, E, R: Randomness, A>(
     transaction: &mut T,
@@ -156,13 +135,12 @@ fn prepare<T: Transaction<E>, E, R: Randomness, A>(
 ) -> Result<A, E> {
     let mut work = Work::new(transaction, config, randomness)?;
     let answer = call(&mut work)?;
-    let changes = work.into_changes();
+    let (changes, sweeps) = work.into_changes();
     transaction.apply(&changes)?;
-    if transaction.has_many_names()? {
+    if sweeps || transaction.has_many_names()? {
         let mut work = Work::new(transaction, config, randomness)?;
         work.forget_unused_names()?;
-        let changes = work.into_changes();
-        transaction.apply(&changes)?;
+        transaction.apply(&work.into_changes().0)?;
     }
     Ok(answer)
 }
@@ -170,11 +148,8 @@ fn prepare<T: Transaction<E>, E, R: Randomness, A>(
 /// Makes a call on a user agent.
 macro_rules! perform {
     ($agent:expr, $call:expr) => {
-        perform!(perform, $agent, $call)
-    };
-    ($how:ident, $agent:expr, $call:expr) => {
         $agent.storage.begin().and_then(|transaction| {
-            $how(transaction, &$agent.config, &mut $agent.randomness, $call)
+            perform(transaction, &$agent.config, &mut $agent.randomness, $call)
         })
     };
 }
@@ -588,7 +563,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn maintain(&mut self, now: Timestamp) -> Result<(), S::Error> {
-        perform!(perform_and_sweep, self, |work| {
+        perform!(self, |work| {
+            work.sweeps = true;
             // An impression can match at the very moment of its expiry (notes on the draft, row 12).
             let expired = Selection::ExpiringBefore(now);
             work.remove_impressions(expired, |impression| impression.expires < now)?;
@@ -728,7 +704,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
 
     /// Clearing with `forget_visits`: traces go, and the epochs they could be about with them.
     fn forget_visits(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
-        perform!(perform_and_sweep, self, |work| {
+        perform!(self, |work| {
+            work.sweeps = true;
             if sites.is_empty() {
                 work.remove_impressions(Selection::All, |_| true)?;
             }

@@ -15,7 +15,7 @@ use crate::explain::{Explanation, ShareRefusal};
 use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::{ChangeSet, StoredObject, View};
-use crate::work::{Naming, Reading, Work};
+use crate::work::{Reading, Work};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -112,11 +112,8 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
         self.used_at(now);
         // Whatever is found: see `State::latest`.
         self.state.latest = self.state.latest.max(Some(now));
-        let naming = match measurement {
-            Measurement::Share(_) => Naming::Everyone,
-            _ => Naming::Callers,
-        };
-        let mut reading = self.reading(conversion, naming)?;
+        let share = matches!(measurement, Measurement::Share(_));
+        let mut reading = self.reading(conversion, share)?;
         if let Measurement::Create(participants) = measurement {
             let callers = self.site_ids(participants, true)?;
             reading.query.set_callers(callers);

@@ -1,5 +1,7 @@
 //! Reports as they leave the user agent: sealed.
 
+use std::fmt;
+
 use bigbird::{Histogram, MicroEpsilon};
 
 use crate::site::Site;
@@ -25,7 +27,7 @@ pub struct Report {
 ///
 /// Sealing a null report must take the same steps, and give as many bytes, as sealing any other: what
 /// was found must not show.
-pub trait Seal {
+pub trait Seal: fmt::Debug {
     /// The report as bytes that may leave the device.
     fn seal(&mut self, report: &Report) -> Vec<u8>;
 }

@@ -28,6 +28,8 @@ pub(crate) struct Work<'a, V, E, R> {
     pub(crate) config: &'a Config,
     pub(crate) randomness: &'a mut R,
     pub(crate) changes: ChangeSet,
+    /// Whether unused names are to be forgotten after it.
+    pub(crate) sweeps: bool,
     /// The random numbers of the report so far.
     pub(crate) drawn: Vec<f64>,
     error: PhantomData<E>,
@@ -55,16 +57,6 @@ impl Reading {
     }
 }
 
-/// Which of the sites that a conversion names get a number if they have none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Naming {
-    /// The sites that call, because filters and caps are kept of them.
-    Callers,
-    /// The sites that the options name, too: whether two shares overlap must follow from what they
-    /// name, not from what is stored.
-    Everyone,
-}
-
 /// The number of a site that nothing is stored of: it matches nothing, and is given to none.
 const NOBODY: SiteId = SiteId(u32::MAX);
 
@@ -78,17 +70,18 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
             config,
             randomness,
             changes: ChangeSet::default(),
+            sweeps: false,
             drawn: Vec::new(),
             error: PhantomData,
         })
     }
 
-    /// What the call changes.
-    pub(crate) fn into_changes(mut self) -> ChangeSet {
+    /// What the call changes, and whether unused names are to be forgotten after it.
+    pub(crate) fn into_changes(mut self) -> (ChangeSet, bool) {
         if self.state != self.found {
             self.changes.state = Some(self.state);
         }
-        self.changes
+        (self.changes, self.sweeps)
     }
 
     /// Lets epochs begin if they have not begun.
@@ -211,11 +204,13 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         Ok(admission != Admission::Refused)
     }
 
-    /// What a conversion reads.
+    /// What a conversion reads. The sites that call get a number if they have none, because filters and
+    /// caps are kept of them; and for a `share` the sites that the options name, too: whether two
+    /// shares overlap must follow from what they name, not from what is stored.
     pub(crate) fn reading(
         &mut self,
         conversion: &ConversionCall<'_>,
-        naming: Naming,
+        share: bool,
     ) -> Result<Reading, E> {
         let ConversionCall {
             call,
@@ -262,13 +257,12 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
             user_action: call.action_id(&self.state.timeline),
             window: Window::between(earliest, current).readable_from(readable_from),
         };
-        let everyone = naming == Naming::Everyone;
         let terms = valid.terms.clone();
         let mut query = AttributionQuery::new(request, call.now, terms, valid.histogram_size);
         query.set_not_before(not_before);
         query.set_caller(caller_id);
-        query.set_impression_sites(self.site_ids(&valid.impression_sites, everyone)?);
-        query.set_impression_callers(self.site_ids(&valid.impression_callers, everyone)?);
+        query.set_impression_sites(self.site_ids(&valid.impression_sites, share)?);
+        query.set_impression_callers(self.site_ids(&valid.impression_callers, share)?);
         query.set_match_values(valid.match_values.clone());
         Ok(Reading {
             query,
