@@ -181,6 +181,25 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
     assert!(agent.end());
 }
 
+/// An option that is null is one that is not given.
+#[test]
+fn options_may_be_null() {
+    let mut agent = in_memory(&["--unencrypted-for-testing"]);
+    let mut impression = save(1, 1, "news.example", 2);
+    impression["options"]["conversionSites"] = Value::Null;
+    impression["options"]["lifetimeDays"] = Value::Null;
+    assert_eq!(agent.ask(&impression), json!({"ok": true}));
+    let mut conversion = convert(2, 2, "shop.example", 0.5);
+    for option in ["credit", "value", "maxValue", "matchValues", "lookbackDays"] {
+        conversion["options"][option] = Value::Null;
+    }
+    assert_eq!(agent.ask(&conversion)["histogram"], json!([0, 0, 1, 0, 0]));
+    let mut incomplete = convert(3, 3, "shop.example", 0.5);
+    incomplete["options"]["histogramSize"] = Value::Null;
+    assert_eq!(agent.ask(&incomplete)["error"], "MalformedRequest");
+    assert!(agent.end());
+}
+
 /// Until reports are encrypted, nothing tells a histogram.
 #[test]
 fn histograms_are_only_for_testing() {

@@ -106,6 +106,10 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
     for (name, value) in &fields {
         check(name, value).map_err(|must| format!("`{name}` must be {must}, got {value}"))?;
     }
+    if let Some(Value::Object(options)) = fields.get_mut("options") {
+        // Not every language leaves out what is not given.
+        options.retain(|_, value| !value.is_null());
+    }
     let play = |fields: Map<String, Value>| -> Result<Request, String> {
         let parsed = serde_json::from_value(Value::Object(fields.clone()));
         parsed.map_err(|error| match wrong_option(&fields) {
