@@ -2,18 +2,18 @@
 
 use std::collections::HashSet;
 
-use bigbird::attribution::{Crowd, Edit, SiteSize, Touch};
+use bigbird::attribution::{Audience, Crowd, Edit, SiteSize, Touch};
 use bigbird::{
     AttributionQuery, EpochIndex, Impression, Query as _, Relevant, SiteId, Timestamp, UserAction,
 };
-use bigbird_user_agent::Selection;
+use bigbird_user_agent::{SavedImpression, Selection};
 use rusqlite::{Connection, OptionalExtension, Row as Found, params};
 
 use crate::error::{Damage, Problem};
 use crate::seal::{Row, Seal, Table};
 use crate::transaction::SqliteTransaction;
 
-/// The columns of an impression, in the order in which [`Stored::read`] wants them.
+/// The columns of an impression, in the order in which [`read`] wants them.
 macro_rules! columns {
     () => {
         "i.epoch, i.seq, i.site, i.caller, i.match_value, i.histogram_index, i.priority, \
@@ -36,139 +36,83 @@ enum Reach {
     CallerOnSites = 3,
 }
 
-/// An impression as it is stored. Its audience is two sorted lists without repetition.
-#[derive(Debug, Clone)]
-struct Stored {
-    site: SiteId,
-    caller: SiteId,
-    user_action: UserAction,
-    timestamp: Timestamp,
-    expires: Timestamp,
-    match_value: u32,
-    histogram_index: u32,
-    priority: i32,
-    conversion_sites: Vec<SiteId>,
-    conversion_callers: Vec<SiteId>,
+/// Reads and verifies a row.
+fn read(row: &Found<'_>) -> Result<(u32, SavedImpression), Problem> {
+    let (epoch, seq) = (EpochIndex(row.get(0)?), row.get(1)?);
+    let what = || format!("impression {seq} of epoch {}", epoch.0);
+    let audience = row.get_ref(10)?.as_blob().map_err(rusqlite::Error::from)?;
+    let (site, caller) = (SiteId(row.get(2)?), SiteId(row.get(3)?));
+    let saved = SavedImpression {
+        epoch,
+        site,
+        intermediary: (caller != site).then_some(caller),
+        match_value: row.get(4)?,
+        histogram_index: row.get(5)?,
+        priority: row.get(6)?,
+        timestamp: Timestamp(row.get(7)?),
+        expires: Timestamp(row.get(8)?),
+        user_action: UserAction(row.get::<_, i64>(9)?.cast_unsigned()),
+        audience: decode_audience(audience).ok_or_else(|| Damage::Row(what()))?,
+    };
+    seal(&saved, seq, audience).verify(row.get(11)?, what)?;
+    Ok((seq, saved))
 }
 
-impl Stored {
-    fn new(impression: &Impression<'_>) -> Self {
-        let set = |list: &[SiteId]| {
-            let mut list = list.to_vec();
-            list.sort_unstable();
-            list.dedup();
-            list
-        };
-        Self {
-            site: impression.site,
-            caller: impression.caller(),
-            user_action: impression.user_action,
-            timestamp: impression.timestamp,
-            expires: impression.expires,
-            match_value: impression.match_value,
-            histogram_index: impression.histogram_index,
-            priority: impression.priority,
-            conversion_sites: set(impression.conversion_sites),
-            conversion_callers: set(impression.conversion_callers),
-        }
-    }
-
-    /// Reads and verifies a row.
-    fn read(row: &Found<'_>) -> Result<(EpochIndex, u32, Self), Problem> {
-        let (epoch, seq) = (EpochIndex(row.get(0)?), row.get(1)?);
-        let what = || format!("impression {seq} of epoch {}", epoch.0);
-        let audience = row.get_ref(10)?.as_blob().map_err(rusqlite::Error::from)?;
-        let Some((conversion_sites, conversion_callers)) = decode_audience(audience) else {
-            return Err(Damage::Row(what()).into());
-        };
-        let stored = Self {
-            site: SiteId(row.get(2)?),
-            caller: SiteId(row.get(3)?),
-            match_value: row.get(4)?,
-            histogram_index: row.get(5)?,
-            priority: row.get(6)?,
-            timestamp: Timestamp(row.get(7)?),
-            expires: Timestamp(row.get(8)?),
-            user_action: UserAction(row.get::<_, i64>(9)?.cast_unsigned()),
-            conversion_sites,
-            conversion_callers,
-        };
-        stored
-            .seal(epoch, seq, audience)
-            .verify(row.get(11)?, what)?;
-        Ok((epoch, seq, stored))
-    }
-
-    fn seal(&self, epoch: EpochIndex, seq: u32, audience: &[u8]) -> Seal {
-        Row::of(Table::Impression)
-            .int(epoch.0)
-            .int(i64::from(seq))
-            .site(self.site)
-            .site(self.caller)
-            .int(i64::from(self.match_value))
-            .int(i64::from(self.histogram_index))
-            .int(i64::from(self.priority))
-            .int(self.timestamp.0)
-            .int(self.expires.0)
-            .int(self.user_action.0.cast_signed())
-            .bytes(audience)
-            .seal()
-    }
-
-    fn impression(&self) -> Impression<'_> {
-        Impression {
-            site: self.site,
-            intermediary: (self.caller != self.site).then_some(self.caller),
-            user_action: self.user_action,
-            timestamp: self.timestamp,
-            expires: self.expires,
-            match_value: self.match_value,
-            histogram_index: self.histogram_index,
-            priority: self.priority,
-            conversion_sites: &self.conversion_sites,
-            conversion_callers: &self.conversion_callers,
-        }
-    }
-
-    /// The two lists, after the length of the first; nothing if both are empty.
-    fn audience(&self) -> Vec<u8> {
-        if self.conversion_sites.is_empty() && self.conversion_callers.is_empty() {
-            return Vec::new();
-        }
-        let sites = u32::try_from(self.conversion_sites.len()).unwrap_or(u32::MAX);
-        let lists = self.conversion_sites.iter().chain(&self.conversion_callers);
-        let words = std::iter::once(sites).chain(lists.map(|site| site.0));
-        words.flat_map(u32::to_le_bytes).collect()
-    }
-
-    /// The rows of `reach`.
-    fn reach(&self) -> impl Iterator<Item = (Reach, SiteId)> {
-        let (sites, callers) = (&self.conversion_sites, &self.conversion_callers);
-        let by_caller = if sites.is_empty() {
-            Reach::Caller
-        } else {
-            Reach::CallerOnSites
-        };
-        let open = sites.is_empty() && callers.is_empty();
-        let sites = sites.iter().map(|site| (Reach::Site, *site));
-        let callers = callers.iter().map(move |site| (by_caller, *site));
-        let anyone = open.then_some((Reach::Anyone, SiteId(0)));
-        sites.chain(callers).chain(anyone)
-    }
+fn seal(saved: &SavedImpression, seq: u32, audience: &[u8]) -> Seal {
+    Row::of(Table::Impression)
+        .int(saved.epoch.0)
+        .int(i64::from(seq))
+        .site(saved.site)
+        .site(saved.impression().caller())
+        .int(i64::from(saved.match_value))
+        .int(i64::from(saved.histogram_index))
+        .int(i64::from(saved.priority))
+        .int(saved.timestamp.0)
+        .int(saved.expires.0)
+        .int(saved.user_action.0.cast_signed())
+        .bytes(audience)
+        .seal()
 }
 
-fn decode_audience(bytes: &[u8]) -> Option<(Vec<SiteId>, Vec<SiteId>)> {
+/// The rows of `reach` of an impression.
+fn reach(impression: Impression<'_>) -> impl Iterator<Item = (Reach, SiteId)> {
+    let (sites, callers) = (impression.conversion_sites, impression.conversion_callers);
+    let by_caller = if sites.is_empty() {
+        Reach::Caller
+    } else {
+        Reach::CallerOnSites
+    };
+    let open = sites.is_empty() && callers.is_empty();
+    let sites = sites.iter().map(|site| (Reach::Site, *site));
+    let callers = callers.iter().map(move |site| (by_caller, *site));
+    let anyone = open.then_some((Reach::Anyone, SiteId(0)));
+    sites.chain(callers).chain(anyone)
+}
+
+/// The two lists, after the length of the first; nothing if both are empty.
+fn encode_audience(audience: &Audience) -> Vec<u8> {
+    let (sites, callers) = (&audience.conversion_sites, &audience.conversion_callers);
+    if sites.is_empty() && callers.is_empty() {
+        return Vec::new();
+    }
+    let count = u32::try_from(sites.len()).unwrap_or(u32::MAX);
+    let lists = sites.iter().chain(callers).map(|site| site.0);
+    let words = std::iter::once(count).chain(lists);
+    words.flat_map(u32::to_le_bytes).collect()
+}
+
+fn decode_audience(bytes: &[u8]) -> Option<Audience> {
     let (words, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
         return None;
     }
     let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
-    let Some(sites) = words.next() else {
-        return Some((Vec::new(), Vec::new()));
-    };
+    let count = words.next().unwrap_or_default();
     let mut words = words.map(SiteId);
-    let sites: Vec<SiteId> = words.by_ref().take(sites as usize).collect();
-    Some((sites, words.collect()))
+    Some(Audience {
+        conversion_sites: words.by_ref().take(count as usize).collect(),
+        conversion_callers: words.collect(),
+    })
 }
 
 /// Gives the impressions of a selection, by epoch and in the order of saving, having verified each.
@@ -192,8 +136,8 @@ pub(crate) fn scan(
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query([value])?;
     while let Some(row) = rows.next()? {
-        let (epoch, seq, stored) = Stored::read(row)?;
-        each(epoch, seq, stored.impression())?;
+        let (seq, saved) = read(row)?;
+        each(saved.epoch, seq, saved.impression())?;
     }
     Ok(())
 }
@@ -218,8 +162,9 @@ pub(crate) fn scan_reach(
 
 /// The rows that `reach` should have for an impression.
 pub(crate) fn reach_of(impression: &Impression<'_>) -> Vec<(i64, SiteId)> {
-    let stored = Stored::new(impression);
-    stored.reach().map(|(kind, id)| (kind as i64, id)).collect()
+    reach(*impression)
+        .map(|(kind, id)| (kind as i64, id))
+        .collect()
 }
 
 /// A property that impressions have in common, by which they can be found: a statement that counts
@@ -352,7 +297,7 @@ impl SqliteTransaction<'_> {
         for (kind, id) in way.keys {
             let mut rows = statement.query([kind, id, epoch.0])?;
             while let Some(row) = rows.next()? {
-                let (_, order, stored) = Stored::read(row)?;
+                let (order, stored) = read(row)?;
                 if !seen.as_mut().is_none_or(|seen| seen.insert(order)) {
                     continue;
                 }
@@ -404,12 +349,8 @@ impl SqliteTransaction<'_> {
     }
 
     /// Stores an impression at the end of its epoch.
-    pub(crate) fn append(
-        &mut self,
-        epoch: EpochIndex,
-        impression: &Impression<'_>,
-    ) -> Result<(), Problem> {
-        let stored = Stored::new(impression);
+    pub(crate) fn append(&mut self, saved: &SavedImpression) -> Result<(), Problem> {
+        let epoch = saved.epoch;
         let connection = self.connection();
         let next: i64 = connection
             .prepare_cached(
@@ -419,13 +360,13 @@ impl SqliteTransaction<'_> {
             )?
             .query_row([epoch.0], |row| row.get(0))?;
         let seq = u32::try_from(next - 1).map_err(|_| Problem::Exhausted("impressions"))?;
-        self.insert(epoch, seq, &stored)?;
+        self.insert(seq, saved)?;
         connection
             .prepare_cached(
                 "INSERT INTO crowd VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE
                  SET impressions = impressions + 1",
             )?
-            .execute(params![epoch.0, stored.site.0, seq])?;
+            .execute(params![epoch.0, saved.site.0, seq])?;
         Ok(())
     }
 
@@ -440,41 +381,37 @@ impl SqliteTransaction<'_> {
         match audience {
             None => self.remove(*epoch, *order),
             Some(audience) => {
-                let Some(stored) = self.take(*epoch, *order)? else {
+                let Some(mut saved) = self.take(*epoch, *order)? else {
                     return Ok(());
                 };
-                let restricted = Stored::new(&Impression {
-                    conversion_sites: &audience.conversion_sites,
-                    conversion_callers: &audience.conversion_callers,
-                    ..stored.impression()
-                });
-                self.insert(*epoch, *order, &restricted)
+                saved.audience.clone_from(audience);
+                self.insert(*order, &saved)
             }
         }
     }
 
-    fn insert(&self, epoch: EpochIndex, seq: u32, stored: &Stored) -> Result<(), Problem> {
-        let connection = self.connection();
-        let audience = stored.audience();
-        let seal = stored.seal(epoch, seq, &audience);
+    fn insert(&self, seq: u32, saved: &SavedImpression) -> Result<(), Problem> {
+        let (connection, epoch) = (self.connection(), saved.epoch);
+        let audience = encode_audience(&saved.audience);
+        let seal = seal(saved, seq, &audience);
         connection
             .prepare_cached("INSERT INTO impression VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?
             .execute(params![
                 epoch.0,
                 seq,
-                stored.site.0,
-                stored.caller.0,
-                stored.match_value,
-                stored.histogram_index,
-                stored.priority,
-                stored.timestamp.0,
-                stored.expires.0,
-                stored.user_action.0.cast_signed(),
+                saved.site.0,
+                saved.impression().caller().0,
+                saved.match_value,
+                saved.histogram_index,
+                saved.priority,
+                saved.timestamp.0,
+                saved.expires.0,
+                saved.user_action.0.cast_signed(),
                 audience,
                 seal.checksum,
             ])?;
         let mut statement = connection.prepare_cached("INSERT INTO reach VALUES (?, ?, ?, ?)")?;
-        for (kind, id) in stored.reach() {
+        for (kind, id) in reach(saved.impression()) {
             statement.execute(params![kind as i64, id.0, epoch.0, seq])?;
         }
         Ok(())
@@ -505,7 +442,7 @@ impl SqliteTransaction<'_> {
     }
 
     /// Removes an impression, leaving the sizes of its epoch as they are.
-    fn take(&mut self, epoch: EpochIndex, seq: u32) -> Result<Option<Stored>, Problem> {
+    fn take(&mut self, epoch: EpochIndex, seq: u32) -> Result<Option<SavedImpression>, Problem> {
         let connection = self.connection();
         let mut statement = connection.prepare_cached(concat!(
             "SELECT ",
@@ -516,7 +453,7 @@ impl SqliteTransaction<'_> {
         let Some(row) = rows.next()? else {
             return Ok(None);
         };
-        let (_, _, stored) = Stored::read(row)?;
+        let (_, stored) = read(row)?;
         drop(rows);
         connection
             .prepare_cached("DELETE FROM impression WHERE epoch = ? AND seq = ?")?
@@ -524,7 +461,7 @@ impl SqliteTransaction<'_> {
         let mut statement = connection.prepare_cached(
             "DELETE FROM reach WHERE kind = ? AND id = ? AND epoch = ? AND seq = ?",
         )?;
-        for (kind, id) in stored.reach() {
+        for (kind, id) in reach(stored.impression()) {
             statement.execute(params![kind as i64, id.0, epoch.0, seq])?;
         }
         Ok(Some(stored))

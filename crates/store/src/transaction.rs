@@ -79,7 +79,7 @@ impl<'t> SqliteTransaction<'t> {
             self.write_admission(admit)?;
         }
         for saved in &changes.saved {
-            self.append(saved.epoch, &saved.impression())?;
+            self.append(saved)?;
         }
         for edit in &changes.edited {
             self.edit(edit)?;

@@ -148,10 +148,17 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
             Some(intermediary) => Some(self.number(intermediary)?),
             None => None,
         };
-        let audience = Audience {
+        let mut audience = Audience {
             conversion_sites: self.site_ids(&valid.conversion_sites, true)?,
             conversion_callers: self.site_ids(&valid.conversion_callers, true)?,
         };
+        for list in [
+            &mut audience.conversion_sites,
+            &mut audience.conversion_callers,
+        ] {
+            list.sort_unstable();
+            list.dedup();
+        }
         self.begin_epochs(call.now);
         self.used_at(call.now);
         let epoch = self.epoch(call.now);

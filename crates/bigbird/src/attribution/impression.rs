@@ -105,7 +105,7 @@ pub enum Forgetting {
     Removed,
 }
 
-/// Who may measure an impression, as lists without repetition.
+/// Who may measure an impression, as sorted lists without repetition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
