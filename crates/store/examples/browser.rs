@@ -50,7 +50,7 @@ impl Randomness for System {
 struct Length;
 
 impl Seal for Length {
-    fn seal(&mut self, report: &Report) -> Vec<u8> {
+    fn seal(&mut self, report: &Report<'_>) -> Vec<u8> {
         let buckets = report.histogram.buckets().len();
         format!("{buckets} buckets for {}", report.querier).into_bytes()
     }

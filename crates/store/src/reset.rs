@@ -32,7 +32,8 @@ interrupted: run `bigbird store reset` again.\nThe old store is ";
 /// It applies the rule for clearing browsing history: no epoch up to and including the current one
 /// is ever attributed to again, so that nothing that was spent comes back. If the old store does not
 /// tell any more when its epochs begin, new ones begin now, so that the current one lasts at least
-/// as long as the old one would have.
+/// as long as the old one would have, if epochs have not become shorter since. What the old store does
+/// tell may be older than what was spent, if its log was lost.
 ///
 /// Processes that have the old store open notice with their next transaction.
 ///

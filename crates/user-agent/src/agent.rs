@@ -598,16 +598,15 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     ) -> Held<SealedReport> {
         let ConversionCall { call, valid, .. } = conversion;
         let report = Report {
-            histogram,
+            histogram: &histogram,
             epsilon: valid.terms.epsilon().micro(),
             max_value: valid.terms.max_value(),
-            querier: conversion.querier().clone(),
-            conversion_site: conversion.caller.site.clone(),
-            aggregation_service: valid.aggregation_service.clone(),
+            querier: conversion.querier(),
+            conversion_site: &conversion.caller.site,
+            aggregation_service: &valid.aggregation_service,
         };
         let bytes = self.sealer.seal(&report);
-        let shown = self.config.shows_histograms;
-        let histogram = shown.then_some(report.histogram);
+        let histogram = self.config.shows_histograms.then_some(histogram);
         self.hold(call, SealedReport { bytes, histogram })
     }
 

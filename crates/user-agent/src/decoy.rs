@@ -18,7 +18,7 @@ use crate::clock::{DAY_MS, period_ms};
 use crate::config::Config;
 use crate::memory::Memory;
 use crate::shared::SharedConversion;
-use crate::storage::{ChangeSet, Storage as _, StoredObject, Transaction as _, View as _};
+use crate::storage::{ChangeSet, Storage as _, StoredObject, Transaction as _};
 
 #[derive(Debug)]
 pub(crate) struct Decoy {
@@ -87,18 +87,21 @@ impl Decoy {
         if let Some(changes) = dropped {
             self.ledger.apply(&changes.ledger);
             self.ledger.reset();
-            changes.objects.iter().for_each(|it| self.keep(it));
+            for stored in &changes.objects {
+                self.keep(stored.object.clone());
+                // It would be one more, and not in the place of another.
+                if let OwnWork::Pass { .. } = own {
+                    drop(stored.clone());
+                }
+            }
         }
         match own {
             OwnWork::Pass { charged } => self.pass(conversion, config, !charged),
             OwnWork::Share { charged, found } => {
                 let object = self.share(conversion, config, !charged);
                 if !found {
-                    self.keep(&StoredObject {
-                        number: 0,
-                        shared: SharedConversion(0),
-                        object,
-                    });
+                    // To read one is to make a copy.
+                    self.keep(object.clone());
                 }
                 self.pass(conversion, config, false);
             }
@@ -149,16 +152,18 @@ impl Decoy {
         object
     }
 
-    /// Keeps an attribution object that is not the device's, and reads it again.
-    fn keep(&mut self, stored: &StoredObject) {
+    /// Keeps an attribution object that is not the device's, in place of the last one.
+    fn keep(&mut self, object: AttributionObject) {
         let mut changes = ChangeSet::default();
-        changes.objects.push(stored.clone());
-        let Ok(mut transaction) = self.objects.begin();
-        let Ok(()) = transaction.apply(&changes);
-        let Ok(_) = transaction.object(stored.shared);
-        changes.dropped_objects.push(stored.number);
-        changes.objects.clear();
-        let Ok(()) = transaction.apply(&changes);
+        changes.objects.push(StoredObject {
+            number: 0,
+            shared: SharedConversion(0),
+            object,
+        });
+        let Ok(()) = self
+            .objects
+            .begin()
+            .and_then(|mut transaction| transaction.apply(&changes));
     }
 }
 

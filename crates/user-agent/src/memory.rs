@@ -13,6 +13,7 @@ use bigbird::{
 use hashbrown::{HashMap, HashTable};
 use rustc_hash::FxBuildHasher;
 
+use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::{ChangeSet, Row, Rows, State, Storage, StoredObject, Transaction, View};
 
@@ -124,6 +125,17 @@ impl View<Infallible> for MemoryTransaction<'_> {
 
     fn has_many_names(&self) -> Result<bool, Infallible> {
         Ok(self.0.site_count() >= self.0.sites.many)
+    }
+
+    fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, Infallible> {
+        let mut objects = self.0.objects.values();
+        Ok(objects.find(|stored| stored.shared == shared).cloned())
+    }
+
+    fn objects(&self) -> Result<Vec<(u64, SiteId)>, Infallible> {
+        let objects = self.0.objects.values();
+        let listed = |stored: &StoredObject| (stored.number, stored.object.conversion_site());
+        Ok(objects.map(listed).collect())
     }
 
     fn count(&self, epoch: EpochIndex) -> Result<u32, Infallible> {

@@ -7,20 +7,20 @@ use bigbird::{Histogram, MicroEpsilon};
 use crate::site::Site;
 
 /// The report of a conversion, with everything that goes over the wire with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report<'a> {
     /// The value of the conversion, divided over buckets; null if nothing may be released.
-    pub histogram: Histogram,
+    pub histogram: &'a Histogram,
     /// What a conversion of the largest value costs: the noise follows it.
     pub epsilon: MicroEpsilon,
     /// The largest value that a conversion can have.
     pub max_value: u32,
     /// Who receives it, and whose budget paid.
-    pub querier: Site,
+    pub querier: &'a Site,
     /// Where the conversion happened.
-    pub conversion_site: Site,
+    pub conversion_site: &'a Site,
     /// The URL of the service that sums and noises it.
-    pub aggregation_service: String,
+    pub aggregation_service: &'a str,
 }
 
 /// How reports are sealed, so that only the aggregation service can make something of them.
@@ -29,7 +29,7 @@ pub struct Report {
 /// was found must not show.
 pub trait Seal: fmt::Debug {
     /// The report as bytes that may leave the device.
-    fn seal(&mut self, report: &Report) -> Vec<u8>;
+    fn seal(&mut self, report: &Report<'_>) -> Vec<u8>;
 }
 
 /// Lets nothing leave the device: what there is until reports are encrypted.
@@ -37,7 +37,7 @@ pub trait Seal: fmt::Debug {
 pub struct Withhold;
 
 impl Seal for Withhold {
-    fn seal(&mut self, _: &Report) -> Vec<u8> {
+    fn seal(&mut self, _: &Report<'_>) -> Vec<u8> {
         Vec::new()
     }
 }

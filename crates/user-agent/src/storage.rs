@@ -137,7 +137,11 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
         mut say: impl FnMut(Row<'_>) -> Option<A>,
     ) -> Result<Option<A>, E> {
         let mut said = None;
-        self.visit(rows, &mut |row| said = said.take().or_else(|| say(row)))?;
+        self.visit(rows, &mut |row| {
+            if said.is_none() {
+                said = say(row);
+            }
+        })?;
         Ok(said)
     }
 

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 
 use bigbird::attribution::{Audience, Edit, Forgetting};
 use bigbird::{
-    Admission, Admit, Admitted, AttributionQuery, Check, EpochIndex, Filter, LedgerView, Policies,
-    Request, SiteId, Timestamp, UserAction, Window, admission,
+    Admission, Admit, Admitted, AttributionQuery, Capacity, Check, EpochIndex, Filter, LedgerView,
+    Policies, Request, SiteId, Timestamp, UserAction, Window, admission,
 };
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
@@ -252,7 +252,10 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         // The draft spends the site's budget instead: a report that says nothing, and costs the
         // querier nothing, still charges the others for it.
         let mut eras = self.state.timeline.eras().iter();
-        let spends = eras.all(|era| era.rules.policy.matches_own_action());
+        let spends = eras.all(|era| {
+            let policy = &era.rules.policy;
+            policy.matches_own_action() && policy.capacities().querier != Capacity::Unlimited
+        });
         let readable_from = match closing {
             Some((_, until)) if !spends => starting.max(next(until)),
             _ => starting,

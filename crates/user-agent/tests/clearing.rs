@@ -230,3 +230,30 @@ fn clearing_never_brings_a_budget_back() {
         TestRunner::new_with_rng(cases, rng).run(&case(), |case| live(&case, Clearing::Afresh));
     assert!(noticed.is_err(), "starting afresh was not noticed");
 }
+
+/// A closed site is closed also if the draft's rules leave it no budget that could be spent.
+#[test]
+fn a_site_without_a_budget_is_closed_all_the_same() {
+    let policy = Profile::W3cDraft.policy().to_builder();
+    let policy = policy.unlimited(bigbird::FilterKind::Querier).build();
+    let config = Config {
+        policy: policy.unwrap(),
+        ..Config::new(Profile::W3cDraft)
+    };
+    let mut agent = UserAgent::in_memory(config.with_service(SERVICE).for_testing(), Half);
+    let seen = Call::new("news.example", Timestamp(HOUR));
+    let options = ImpressionOptions::new(1);
+    agent.save_impression(&seen, &options).unwrap();
+    let bought = Call::new("a.example", Timestamp(2 * HOUR));
+    let options = ConversionOptions::new(SERVICE, 2);
+    let passed = |agent: &mut Agent| {
+        let answer = agent.measure_conversion(&bought, &options).unwrap();
+        answer.decision.any_passed()
+    };
+    assert!(passed(&mut agent));
+    let closed = ["a.example".to_owned()];
+    agent
+        .clear_browsing_history(&closed, false, Timestamp(2 * HOUR))
+        .unwrap();
+    assert!(!passed(&mut agent));
+}
