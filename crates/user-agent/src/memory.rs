@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use bigbird::attribution::{Crowd, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Check, EpochIndex, EventStore, ImpressionStore, Ledger, LedgerView,
-    Relevant, SiteId, StoreLimits, UserAction,
+    Relevant, SiteId, UserAction,
 };
 use hashbrown::{HashMap, HashTable};
 use rustc_hash::FxBuildHasher;
@@ -34,11 +34,7 @@ pub struct Memory {
 impl Memory {
     /// An empty store.
     pub fn new() -> Self {
-        Self {
-            // The user agent says what goes when there are too many.
-            impressions: ImpressionStore::new(StoreLimits::default()),
-            ..Self::default()
-        }
+        Self::default()
     }
 
     /// The ledger.
