@@ -234,7 +234,7 @@ fn save_row(stored: usize, sites: usize) -> Row {
 fn full_row(distinct: bool) -> Row {
     const FULL: u32 = 20_000;
     let limits = StoreLimits {
-        impressions_per_epoch: FULL.try_into().unwrap(),
+        units_per_epoch: FULL.try_into().unwrap(),
     };
     let mut store = ImpressionStore::new(limits);
     let mut next = 0;

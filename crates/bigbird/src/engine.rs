@@ -146,6 +146,7 @@ where
         let begin = generation.workspace.found.len();
         events.find(epoch, query, &mut generation.workspace.found)?;
         generation.exclude_own_action(policy, begin);
+        query.keep_first(&mut generation.workspace.found, begin);
         // 3. Losses, and 4. the check.
         if !generation.decide(policy, epoch, begin)? {
             generation.workspace.found.truncate(begin);

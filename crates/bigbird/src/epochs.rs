@@ -51,9 +51,13 @@ impl<T: Recycle> Epochs<T> {
         used.map(|(epoch, record)| (*epoch, record))
     }
 
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (EpochIndex, &mut T)> {
         let used = self.records[..self.used].iter_mut();
-        used.map(|(_, record)| record)
+        used.map(|(epoch, record)| (*epoch, record))
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.iter_mut().map(|(_, record)| record)
     }
 
     /// The first epoch that has not been pruned.

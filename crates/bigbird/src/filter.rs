@@ -37,6 +37,30 @@ impl Filter {
         }
     }
 
+    /// The number of its kind, in the order of the kinds, and of its site or user action: for stores.
+    pub const fn key(self) -> (u8, u64) {
+        match self {
+            Self::Querier(site) => (0, site.0 as u64),
+            Self::Global => (1, 0),
+            Self::ImpressionSite(site) => (2, site.0 as u64),
+            Self::ConversionSite(site) => (3, site.0 as u64),
+            Self::UserAction(action) => (4, action.0),
+        }
+    }
+
+    /// The filter of a [`key`](Self::key), if there is one.
+    pub fn from_key(kind: u8, id: u64) -> Option<Self> {
+        let site = || u32::try_from(id).ok().map(SiteId);
+        match kind {
+            0 => site().map(Self::Querier),
+            1 => (id == 0).then_some(Self::Global),
+            2 => site().map(Self::ImpressionSite),
+            3 => site().map(Self::ConversionSite),
+            4 => Some(Self::UserAction(UserAction(id))),
+            _ => None,
+        }
+    }
+
     /// What kind of filter it is.
     pub const fn kind(self) -> FilterKind {
         match self {

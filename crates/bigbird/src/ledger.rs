@@ -231,6 +231,16 @@ impl Ledger {
         self.epochs.first_kept()
     }
 
+    /// Forgets what user actions were admitted to in the epochs before `epoch`. What was paid stays
+    /// paid, and the epochs stay open.
+    pub fn forget_admissions_before(&mut self, epoch: EpochIndex) {
+        for (index, record) in self.epochs.iter_mut() {
+            if index < epoch {
+                record.admitted = AdmittedSites::default();
+            }
+        }
+    }
+
     /// Forgets what the user actions with ids below `action` were admitted to. They have ended:
     /// from then on they have room for nothing.
     pub fn end_user_actions_before(&mut self, action: UserAction) {

@@ -67,7 +67,7 @@ mod small_map;
 
 pub use attribution::{
     AttributionObject, AttributionQuery, AttributionQueryBuilder, Histogram, HistogramSize,
-    Impression, ImpressionStore, QueryError, StoreLimits, Terms,
+    Impression, ImpressionStore, QueryError, ReadLimits, StoreLimits, Terms,
 };
 pub use decision::{Cause, Decision, EpochDecision, Fate};
 pub use device::{Device, Outcome, Saved};

@@ -36,6 +36,12 @@ pub trait Query {
     /// on the user action that saved the event: the engine takes care of that.
     fn relevant(&self, event: Self::Event<'_>) -> Option<Self::Detail>;
 
+    /// Keeps the relevant events of an epoch that count, of those from `begin` on: for queries that
+    /// read no more than so many. Which are kept must be a function of these events and the query.
+    fn keep_first(&self, events: &mut Vec<Relevant<Self::Detail>>, begin: usize) {
+        let _ = (events, begin);
+    }
+
     /// Computes the report from relevant events (A of the paper); with no events, the null report.
     ///
     /// The events come in no particular order and may be reordered. The report must be a function
@@ -92,7 +98,7 @@ pub trait EventStore<Q: Query> {
     /// Why they could not be read.
     type Error;
 
-    /// Appends the events of `epoch` that are relevant to `query`, in any order.
+    /// Appends the events of `epoch` that are relevant to `query`, each once, in any order.
     ///
     /// What it finds must be a function of this epoch's events and the query. In particular, what
     /// is kept of one epoch must not depend on what was saved in another: limits and eviction are

@@ -163,7 +163,7 @@ impl ScenarioConfig {
         }
         if let Some(impressions_per_epoch) = self.impressions_per_epoch {
             config.store_limits = StoreLimits {
-                impressions_per_epoch,
+                units_per_epoch: impressions_per_epoch,
             };
         }
         Ok(config)

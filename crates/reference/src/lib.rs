@@ -28,8 +28,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bigbird::attribution::allocate_credit;
 use bigbird::{
-    Arithmetic, DepletedSites, Filter, FilterKind, GlobalCharging, Policy, SiteCharging, SiteId,
-    UserAction,
+    Arithmetic, DepletedSites, Filter, FilterKind, GlobalCharging, Policy, ReadLimits,
+    SiteCharging, SiteId, UserAction,
 };
 
 /// A saved impression. Sites and actions are plain numbers.
@@ -55,6 +55,15 @@ pub struct Ad {
     pub conversion_sites: Vec<u32>,
     /// Who may call for that; everyone if empty.
     pub conversion_callers: Vec<u32>,
+}
+
+impl Ad {
+    /// What it counts against the limit of its epoch: one, and one for each name besides its site.
+    fn units(&self) -> usize {
+        let names = |list: &[u32]| list.iter().collect::<BTreeSet<_>>().len();
+        let lists = names(&self.conversion_sites) + names(&self.conversion_callers);
+        1 + lists + usize::from(self.intermediary.is_some())
+    }
 }
 
 impl Default for Ad {
@@ -112,6 +121,8 @@ pub struct Ask {
     pub epsilon_micro: u64,
     /// How many buckets the histogram has.
     pub size: u32,
+    /// How much it reads of an epoch.
+    pub read_limits: ReadLimits,
     /// The random numbers of this report, over and over.
     pub draws: Vec<f64>,
 }
@@ -137,6 +148,7 @@ impl Default for Ask {
             max_value: 1,
             epsilon_micro: 1_000_000,
             size: 1,
+            read_limits: ReadLimits::default(),
             draws: Vec::new(),
         }
     }
@@ -200,6 +212,10 @@ pub enum Flaw {
     /// In a window of one epoch several impression sites pay the worst case, however little the
     /// epoch pays (the paper's literal rule).
     FreeDenial,
+    /// What a request reads at most is counted over its whole window.
+    ReadLimitOverWindow,
+    /// A request that reads less than everything reads what was saved first.
+    ReadsOldestFirst,
 }
 
 /// The paper's algorithm on one device, literally, perhaps with a flaw.
@@ -220,7 +236,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// A new device under a policy, which keeps so many impressions an epoch.
+    /// A new device under a policy, which keeps so many units of impressions an epoch.
     pub fn new(policy: Policy, limit: usize, flaw: Option<Flaw>) -> Self {
         Self {
             policy,
@@ -275,18 +291,26 @@ impl Reference {
         let in_epoch: Vec<usize> = (0..self.ads.len())
             .filter(|&at| crowded(self.ads[at].0))
             .collect();
-        if in_epoch.len() > self.limit {
+        let units = |ads: &[usize]| -> usize { ads.iter().map(|&at| self.ads[at].1.units()).sum() };
+        let mut in_epoch = in_epoch;
+        let mut gone = Vec::new();
+        while units(&in_epoch) > self.limit {
             let mut by_site: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-            for at in in_epoch {
+            for &at in &in_epoch {
                 by_site.entry(self.ads[at].1.site).or_default().push(at);
             }
             let largest = by_site
                 .values()
-                .max_by_key(|ads| (ads.len(), std::cmp::Reverse(ads[0])));
-            if let Some(&oldest) = largest.and_then(|ads| ads.first()) {
-                self.ads.remove(oldest);
-            }
+                .max_by_key(|ads| (units(ads), std::cmp::Reverse(ads[0])));
+            let oldest = largest.map_or(0, |ads| ads[0]);
+            in_epoch.retain(|&at| at != oldest);
+            gone.push(oldest);
         }
+        let mut at = 0;
+        self.ads.retain(|_| {
+            at += 1;
+            !gone.contains(&(at - 1))
+        });
     }
 
     /// Answers a request, and pays for it.
@@ -313,6 +337,11 @@ impl Reference {
             let kept_epoch = epoch >= self.first_epoch;
             if kept_epoch && self.admit(ask.action, epoch, ask.conversion_site) {
                 let mut matching = self.matching(ask, epoch);
+                if self.flaw == Some(Flaw::ReadLimitOverWindow) {
+                    let most = ask.read_limits.relevant as usize;
+                    let left = most.max(ask.credit.len()).saturating_sub(kept.len());
+                    matching.truncate(left);
+                }
                 answer.matched = matching.len();
                 let mut charges = self.charges(ask, single, &matching);
                 let mut depleted = false;
@@ -400,9 +429,64 @@ impl Reference {
                 && any_or(&ask.impression_callers, &ad.intermediary.unwrap_or(ad.site))
                 && (own || ad.action != ask.action)
         };
-        (0..self.ads.len())
-            .filter(|&at| self.ads[at].0 == epoch && matches(&self.ads[at].1))
-            .collect()
+        let relevant = (ask.read_limits.relevant as usize).max(ask.credit.len());
+        let examined = (ask.read_limits.examined as usize).max(relevant).max(32);
+        let mut looked_at = self.examined(ask, epoch, examined);
+        looked_at.retain(|&at| matches(&self.ads[at].1));
+        if self.flaw != Some(Flaw::ReadsOldestFirst) {
+            looked_at.sort_by_key(|&at| std::cmp::Reverse(self.rank(at)));
+        }
+        looked_at.truncate(relevant);
+        looked_at.sort_unstable();
+        looked_at
+    }
+
+    /// The ads of an epoch that are looked at: all, unless everything by which the request could find
+    /// them leads to too many; then the first that it may measure, in the order of attribution.
+    fn examined(&self, ask: &Ask, epoch: i64, most: usize) -> Vec<usize> {
+        let in_epoch = || (0..self.ads.len()).filter(move |&at| self.ads[at].0 == epoch);
+        let callers: BTreeSet<u32> = ask.callers.iter().copied().collect();
+        // By how many of the callers it may be measured; once if by anyone.
+        let listed = |ad: &Ad| {
+            let sites = &ad.conversion_sites;
+            let named = callers
+                .iter()
+                .filter(|it| ad.conversion_callers.contains(it));
+            match sites.is_empty() || sites.contains(&ask.conversion_site) {
+                false => 0,
+                true if ad.conversion_callers.is_empty() => 1,
+                true => named.count(),
+            }
+        };
+        let reach: Vec<usize> = in_epoch()
+            .flat_map(|at| std::iter::repeat_n(at, listed(&self.ads[at].1)))
+            .collect();
+        let count = |list: &[u32], of: &dyn Fn(&Ad) -> u32| -> Option<usize> {
+            let listed = in_epoch().filter(|&at| list.contains(&of(&self.ads[at].1)));
+            (!list.is_empty()).then(|| listed.count())
+        };
+        let ways = [
+            Some(reach.len()),
+            count(&ask.impression_sites, &|ad| ad.site),
+            count(&ask.impression_callers, &|ad| {
+                ad.intermediary.unwrap_or(ad.site)
+            }),
+            count(&ask.match_values, &|ad| ad.match_value),
+        ];
+        if ways.into_iter().flatten().min() <= Some(most) {
+            return in_epoch().collect();
+        }
+        let mut first = reach;
+        first.sort_by_key(|&at| std::cmp::Reverse(self.rank(at)));
+        first.truncate(most);
+        first.dedup();
+        first
+    }
+
+    /// The order of attribution: the highest gets credit first.
+    fn rank(&self, at: usize) -> (i32, i64, i64, usize) {
+        let (epoch, ad) = &self.ads[at];
+        (ad.priority, ad.timestamp, *epoch, at)
     }
 
     /// What each filter is asked to pay for an epoch with these ads.
@@ -526,12 +610,8 @@ impl Reference {
 
     fn attribute(&self, ask: &Ask, ads: &[usize]) -> Vec<u32> {
         let mut histogram = vec![0; ask.size as usize];
-        let mut sorted: Vec<(i64, usize, &Ad)> = ads
-            .iter()
-            .map(|&at| (self.ads[at].0, at, &self.ads[at].1))
-            .collect();
-        sorted.sort_by_key(|(epoch, at, ad)| (ad.priority, ad.timestamp, *epoch, *at));
-        sorted.reverse();
+        let mut sorted = ads.to_vec();
+        sorted.sort_by_key(|&at| std::cmp::Reverse(self.rank(at)));
         sorted.truncate(ask.credit.len());
         if sorted.is_empty() {
             return histogram;
@@ -539,8 +619,8 @@ impl Reference {
         let mut draws = ask.draws.iter().copied().cycle();
         let draw = || draws.next().unwrap_or(0.5);
         let parts = allocate_credit(&ask.credit[..sorted.len()], ask.value, draw);
-        for ((_, _, ad), part) in sorted.into_iter().zip(parts) {
-            if let Some(bucket) = histogram.get_mut(ad.index as usize) {
+        for (at, part) in sorted.into_iter().zip(parts) {
+            if let Some(bucket) = histogram.get_mut(self.ads[at].1.index as usize) {
                 *bucket += part;
             }
         }

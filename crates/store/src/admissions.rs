@@ -6,6 +6,7 @@
 use std::collections::hash_map::Entry;
 
 use bigbird::{Admit, Admitted, EpochIndex, SiteId, UserAction};
+use bigbird_user_agent::{Forgotten, Place};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::{Damage, Problem};
@@ -77,24 +78,38 @@ pub(crate) struct Known {
     stored: Option<Seal>,
 }
 
-/// Gives every row, having verified each.
+/// Gives every row by epoch, having verified each: at most so many of those behind the row of a place.
+/// Says whether it stopped there.
 pub(crate) fn scan(
     connection: &Connection,
+    behind: Option<Place>,
+    most: usize,
     mut each: impl FnMut(Block, Seal) -> Result<(), Problem>,
-) -> Result<(), Problem> {
-    let mut statement =
-        connection.prepare_cached("SELECT block, epoch, entries, checksum FROM admission")?;
-    let mut rows = statement.query([])?;
+) -> Result<bool, Problem> {
+    let [epoch, action, _] = behind.unwrap_or([i64::MIN; 3]);
+    // A place has its user action in an order with a sign.
+    let number = Block::number(UserAction(action.cast_unsigned() ^ 1 << 63));
+    let number = behind.map_or(i64::MIN, |_| number);
+    let mut statement = connection.prepare_cached(
+        "SELECT block, epoch, entries, checksum FROM admission
+         WHERE (epoch, block) > (?, ?) ORDER BY epoch, block",
+    )?;
+    let mut rows = statement.query([epoch, number])?;
+    let mut count = 0;
     while let Some(row) = rows.next()? {
+        if count >= most {
+            return Ok(true);
+        }
         let block = Block {
             number: row.get(0)?,
             epoch: EpochIndex(row.get(1)?),
             entries: row.get(2)?,
         };
         let (block, seal) = block.verify(row.get(3)?)?;
+        count += block.entries.len() / ENTRY;
         each(block, seal)?;
     }
-    Ok(())
+    Ok(false)
 }
 
 impl SqliteTransaction<'_> {
@@ -175,7 +190,9 @@ impl SqliteTransaction<'_> {
             } = &known.block;
             let written = self
                 .connection()
-                .prepare_cached("REPLACE INTO admission VALUES (?, ?, ?, ?)")
+                .prepare_cached(
+                    "REPLACE INTO admission (block, epoch, entries, checksum) VALUES (?, ?, ?, ?)",
+                )
                 .and_then(|mut statement| {
                     statement.execute(params![number, epoch.0, entries, seal.checksum])
                 });
@@ -189,18 +206,25 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    pub(crate) fn prune_admissions(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
+    /// Removes what was admitted in epochs that no request can reach, at most so many rows.
+    pub(crate) fn forget_admissions(&mut self, forgotten: Forgotten) -> Result<(), Problem> {
+        let Forgotten {
+            unreachable, most, ..
+        } = forgotten;
         let mut gone = Vec::new();
-        scan(self.connection(), |block, seal| {
-            if block.epoch < epoch {
-                gone.push(seal);
+        scan(self.connection(), None, most as usize, |block, seal| {
+            if block.epoch < unreachable {
+                gone.push((block.epoch, block.number, seal));
             }
             Ok(())
         })?;
-        self.connection()
-            .execute("DELETE FROM admission WHERE epoch < ?", [epoch.0])?;
-        gone.into_iter()
-            .for_each(|seal| self.device.digest.remove(seal));
+        for (epoch, number, seal) in gone {
+            self.connection()
+                .prepare_cached("DELETE FROM admission WHERE epoch = ? AND block = ?")?
+                .execute([epoch.0, number])?;
+            self.device.digest.remove(seal);
+            self.deleted = true;
+        }
         Ok(())
     }
 }

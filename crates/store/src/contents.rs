@@ -80,9 +80,11 @@ fn read(tx: &SqliteTransaction<'_>, budgets: Vec<Budget>) -> Result<Contents, Pr
         of_epoch.budgets.push(budget);
     }
     let mut statement = connection.prepare(
-        "SELECT epoch, site, impressions FROM crowd ORDER BY epoch, impressions DESC, oldest",
+        "SELECT s.epoch, s.site,
+             (SELECT count(*) FROM impression i WHERE i.site = s.site AND i.epoch = s.epoch) AS own
+         FROM site_size s WHERE s.epoch >= ? ORDER BY s.epoch, own DESC, s.oldest",
     )?;
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query([state.first_epoch.0])?;
     while let Some(row) = rows.next()? {
         let (epoch, site) = (EpochIndex(row.get(0)?), name(SiteId(row.get(1)?))?);
         let of_epoch = epochs.entry(epoch).or_insert_with(|| empty(epoch));

@@ -1,6 +1,7 @@
 //! Filters, and sites that the user closed.
 
-use bigbird::{Charge, EpochIndex, Filter, MicroEpsilon, SiteId, UserAction};
+use bigbird::{Charge, EpochIndex, Filter, MicroEpsilon, SiteId};
+use bigbird_user_agent::{Forgotten, Place};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::{Damage, Problem};
@@ -35,37 +36,35 @@ impl FilterRow {
 
 /// The kind and the id of a filter, as they are stored.
 fn key(filter: Filter) -> (i64, i64) {
-    match filter {
-        Filter::Querier(site) => (0, i64::from(site.0)),
-        Filter::Global => (1, 0),
-        Filter::ImpressionSite(site) => (2, i64::from(site.0)),
-        Filter::ConversionSite(site) => (3, i64::from(site.0)),
-        Filter::UserAction(action) => (4, action.0.cast_signed()),
-    }
+    let (kind, id) = filter.key();
+    (i64::from(kind), id.cast_signed())
 }
 
 fn from_key(kind: i64, id: i64) -> Result<Filter, Problem> {
-    let site = || u32::try_from(id).ok().map(SiteId);
-    let filter = match kind {
-        0 => site().map(Filter::Querier),
-        1 if id == 0 => Some(Filter::Global),
-        2 => site().map(Filter::ImpressionSite),
-        3 => site().map(Filter::ConversionSite),
-        4 => Some(Filter::UserAction(UserAction(id.cast_unsigned()))),
-        _ => None,
-    };
+    let known = u8::try_from(kind).ok();
+    let filter = known.and_then(|kind| Filter::from_key(kind, id.cast_unsigned()));
     filter.ok_or_else(|| Damage::Row(format!("filter {id} of kind {kind}")).into())
 }
 
-/// Gives every filter that was charged, by epoch, having verified each.
+/// Gives every filter that was charged, by epoch, having verified each: at most so many of those behind
+/// a place. Says whether it stopped there.
 pub(crate) fn scan(
     connection: &Connection,
+    behind: Option<Place>,
+    most: usize,
     mut each: impl FnMut(FilterRow, Seal) -> Result<(), Problem>,
-) -> Result<(), Problem> {
-    let mut statement =
-        connection.prepare_cached("SELECT epoch, kind, id, consumed, checksum FROM filter")?;
-    let mut rows = statement.query([])?;
+) -> Result<bool, Problem> {
+    let mut statement = connection.prepare_cached(
+        "SELECT epoch, kind, id, consumed, checksum FROM filter
+         WHERE (epoch, kind, id) > (?, ?, ?) ORDER BY epoch, kind, id",
+    )?;
+    let mut rows = statement.query(behind.unwrap_or([i64::MIN; 3]))?;
+    let mut count = 0;
     while let Some(row) = rows.next()? {
+        if count == most {
+            return Ok(true);
+        }
+        count += 1;
         let filter = FilterRow {
             epoch: EpochIndex(row.get(0)?),
             filter: from_key(row.get(1)?, row.get(2)?)?,
@@ -74,7 +73,7 @@ pub(crate) fn scan(
         let seal = filter.verify(row.get(4)?)?;
         each(filter, seal)?;
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Gives every closed site, having verified each.
@@ -141,6 +140,8 @@ impl SqliteTransaction<'_> {
         Ok(Some(consumed))
     }
 
+    /// Charges filters. They are written down when the transaction ends, each once: conversions that
+    /// came together often charge the same ones.
     pub(crate) fn charge(&mut self, charges: &[Charge]) -> Result<(), Problem> {
         for &Charge {
             epoch,
@@ -149,7 +150,19 @@ impl SqliteTransaction<'_> {
         } in charges
         {
             let before = self.consumed_of(epoch, filter)?;
-            let consumed = before + amount;
+            let mut known = self.consumed.borrow_mut();
+            known.insert((epoch, filter), before + amount);
+            self.charged.entry((epoch, filter)).or_insert(before);
+        }
+        Ok(())
+    }
+
+    /// Writes down what filters were charged.
+    pub(crate) fn write_charges(&mut self) -> Result<(), Problem> {
+        let mut charged: Vec<_> = self.charged.drain().collect();
+        charged.sort_unstable();
+        for ((epoch, filter), before) in charged {
+            let consumed = self.consumed_of(epoch, filter)?;
             let row = |consumed| FilterRow {
                 epoch,
                 filter,
@@ -174,27 +187,36 @@ impl SqliteTransaction<'_> {
                     seal.checksum,
                 ])?;
             self.device.digest.add(seal);
-            let mut known = self.consumed.borrow_mut();
-            known.insert((epoch, filter), consumed);
         }
         Ok(())
     }
 
-    pub(crate) fn prune_filters(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
+    /// Removes filters of epochs that were pruned, and closings of epochs that no request can reach, at
+    /// most so many.
+    pub(crate) fn forget_filters(&mut self, forgotten: Forgotten) -> Result<(), Problem> {
         let mut gone = Vec::new();
-        scan(self.connection(), |row, seal| {
-            if row.epoch < epoch {
-                gone.push(seal);
-            }
-            Ok(())
-        })?;
-        self.connection()
-            .execute("DELETE FROM filter WHERE epoch < ?", [epoch.0])?;
-        gone.into_iter()
-            .for_each(|seal| self.device.digest.remove(seal));
+        scan(
+            self.connection(),
+            None,
+            forgotten.most as usize,
+            |row, seal| {
+                if row.epoch < forgotten.pruned {
+                    gone.push((row.epoch, row.filter, seal));
+                }
+                Ok(())
+            },
+        )?;
+        for (epoch, filter, seal) in gone {
+            let (kind, id) = key(filter);
+            self.connection()
+                .prepare_cached("DELETE FROM filter WHERE epoch = ? AND kind = ? AND id = ?")?
+                .execute([epoch.0, kind, id])?;
+            self.device.digest.remove(seal);
+            self.deleted = true;
+        }
         let mut open = Vec::new();
         scan_closed(self.connection(), |site, until, seal| {
-            if until < epoch {
+            if until < forgotten.unreachable {
                 open.push((site, seal));
             }
             Ok(())
@@ -203,6 +225,7 @@ impl SqliteTransaction<'_> {
             self.connection()
                 .execute("DELETE FROM closed WHERE site = ?", [site.0])?;
             self.device.digest.remove(seal);
+            self.deleted = true;
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
 //! Impressions: saving within limits, finding by what a request asks for, forgetting.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, BinaryHeap};
 
-use bigbird::attribution::{Audience, Crowd, Edit, SiteSize, Touch};
+use bigbird::attribution::{Audience, Edit, SiteSize, Touch};
 use bigbird::{
-    AttributionQuery, EpochIndex, Impression, Query as _, Relevant, SiteId, Timestamp, UserAction,
+    AttributionQuery, EpochIndex, Impression, Query as _, ReadLimits, Relevant, SiteId, Timestamp,
+    UserAction,
 };
-use bigbird_user_agent::{SavedImpression, Selection};
+use bigbird_user_agent::{Forgotten, Place, SavedImpression, Selection};
 use rusqlite::{Connection, OptionalExtension, Row as Found, params};
 
 use crate::error::{Damage, Problem};
@@ -21,20 +22,13 @@ macro_rules! columns {
     };
 }
 
-/// Why somebody may measure an impression: the kinds of rows of `reach`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i64)]
-enum Reach {
-    /// Everybody may.
-    Anyone = 0,
-    /// It names the conversion site.
-    Site = 1,
-    /// It names the caller, on any conversion site.
-    Caller = 2,
-    /// It names the caller too, besides conversion sites: only to find it when the caller is
-    /// forgotten.
-    CallerOnSites = 3,
-}
+/// Who may measure an impression: a conversion site, or any; through a caller, or any. An impression
+/// that names several has a row in `reach` for each pair, so that a request finds all that it may
+/// measure under few keys, in the order of attribution.
+type Reach = (i64, i64);
+
+/// Any conversion site, or any caller.
+const ANY: i64 = -1;
 
 /// Reads and verifies a row.
 fn read(row: &Found<'_>) -> Result<(u32, SavedImpression), Problem> {
@@ -75,18 +69,31 @@ fn seal(saved: &SavedImpression, seq: u32, audience: &[u8]) -> Seal {
 }
 
 /// The rows of `reach` of an impression.
-fn reach(impression: Impression<'_>) -> impl Iterator<Item = (Reach, SiteId)> {
-    let (sites, callers) = (impression.conversion_sites, impression.conversion_callers);
-    let by_caller = if sites.is_empty() {
-        Reach::Caller
-    } else {
-        Reach::CallerOnSites
-    };
-    let open = sites.is_empty() && callers.is_empty();
-    let sites = sites.iter().map(|site| (Reach::Site, *site));
-    let callers = callers.iter().map(move |site| (by_caller, *site));
-    let anyone = open.then_some((Reach::Anyone, SiteId(0)));
-    sites.chain(callers).chain(anyone)
+fn reach(impression: Impression<'_>) -> Vec<Reach> {
+    fn each(list: &[SiteId]) -> Vec<i64> {
+        match list {
+            [] => vec![ANY],
+            named => named.iter().map(|site| i64::from(site.0)).collect(),
+        }
+    }
+    let callers = each(impression.conversion_callers);
+    let pairs = |site: i64| callers.iter().map(move |caller| (site, *caller));
+    each(impression.conversion_sites)
+        .into_iter()
+        .flat_map(pairs)
+        .collect()
+}
+
+/// The keys under which a request finds what it may measure. Only if several call can an impression be
+/// under more than one.
+fn reach_of_query(query: &AttributionQuery) -> Vec<Reach> {
+    let site = i64::from(query.request().conversion_site.0);
+    let named: BTreeSet<SiteId> = query.callers().iter().copied().collect();
+    let callers = named.into_iter().map(|caller| i64::from(caller.0));
+    let callers = std::iter::once(ANY).chain(callers);
+    callers
+        .flat_map(|caller| [(site, caller), (ANY, caller)])
+        .collect()
 }
 
 /// The two lists, after the length of the first; nothing if both are empty.
@@ -115,56 +122,84 @@ fn decode_audience(bytes: &[u8]) -> Option<Audience> {
     })
 }
 
-/// Gives the impressions of a selection, by epoch and in the order of saving, having verified each.
+/// Gives the impressions of a selection, by epoch and in the order of saving, having verified each: at
+/// most so many of those behind a place. Says whether it stopped there.
 pub(crate) fn scan(
     connection: &Connection,
     selection: Selection,
+    behind: Option<Place>,
+    most: usize,
     mut each: impl FnMut(EpochIndex, u32, Impression<'_>) -> Result<(), Problem>,
-) -> Result<(), Problem> {
-    let (condition, value) = match selection {
-        Selection::All => ("?1 IS NOT NULL", 0),
-        Selection::On(site) => ("site = ?1", i64::from(site.0)),
+) -> Result<bool, Problem> {
+    let (condition, site, from) = match selection {
+        Selection::All => ("?1 IS NOT NULL AND i.epoch >= ?2", 0, i64::MIN),
+        Selection::From(epoch) => ("?1 IS NOT NULL AND i.epoch >= ?2", 0, epoch.0),
+        Selection::On(site, epoch) => ("i.site = ?1 AND i.epoch >= ?2", site.0, epoch.0),
         Selection::Naming(site) => (
-            "caller = ?1 OR (epoch, seq) IN
-             (SELECT epoch, seq FROM reach WHERE kind IN (1, 2, 3) AND id = ?1)",
-            i64::from(site.0),
+            "i.epoch >= ?2 AND (i.caller = ?1 OR (i.epoch, i.seq) IN (
+                 SELECT r.epoch, r.seq FROM epoch_size e
+                 JOIN reach r ON r.epoch = e.epoch AND r.site = ?1
+                 UNION SELECT epoch, seq FROM reach WHERE caller = ?1 AND caller >= 0))",
+            site.0,
+            i64::MIN,
         ),
-        Selection::ExpiringBefore(moment) => ("expires < ?1", moment.0),
     };
     let columns = columns!();
-    let sql = format!("SELECT {columns} FROM impression i WHERE {condition} ORDER BY epoch, seq");
+    let sql = format!(
+        "SELECT {columns} FROM impression i
+         WHERE {condition} AND (i.epoch, i.seq) > (?3, ?4) ORDER BY i.epoch, i.seq"
+    );
+    let [epoch, seq, _] = behind.unwrap_or([i64::MIN; 3]);
     let mut statement = connection.prepare_cached(&sql)?;
-    let mut rows = statement.query([value])?;
+    let mut rows = statement.query(params![site, from, epoch, seq])?;
+    let mut count = 0;
     while let Some(row) = rows.next()? {
+        if count == most {
+            return Ok(true);
+        }
+        count += 1;
         let (seq, saved) = read(row)?;
         each(saved.epoch, seq, saved.impression())?;
     }
-    Ok(())
+    Ok(false)
 }
 
-/// Gives the impressions that somebody may measure for a reason, as `reach` lists them.
+/// A row of `reach`: who may measure which impression, with its place in the order of attribution.
+pub(crate) type ReachRow = (EpochIndex, Reach, i32, Timestamp, u32);
+
+/// Gives every row of `reach`.
 pub(crate) fn scan_reach(
     connection: &Connection,
-    mut each: impl FnMut(i64, SiteId, EpochIndex, u32),
+    mut each: impl FnMut(ReachRow),
 ) -> Result<(), Problem> {
-    let mut statement = connection.prepare_cached("SELECT kind, id, epoch, seq FROM reach")?;
+    let mut statement = connection
+        .prepare_cached("SELECT epoch, site, caller, priority, timestamp, seq FROM reach")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        each(
-            row.get(0)?,
-            SiteId(row.get(1)?),
-            EpochIndex(row.get(2)?),
+        each((
+            EpochIndex(row.get(0)?),
+            (row.get(1)?, row.get(2)?),
             row.get(3)?,
-        );
+            Timestamp(row.get(4)?),
+            row.get(5)?,
+        ));
     }
     Ok(())
 }
 
 /// The rows that `reach` should have for an impression.
-pub(crate) fn reach_of(impression: &Impression<'_>) -> Vec<(i64, SiteId)> {
-    reach(*impression)
-        .map(|(kind, id)| (kind as i64, id))
-        .collect()
+pub(crate) fn reach_rows(
+    epoch: EpochIndex,
+    seq: u32,
+    impression: Impression<'_>,
+) -> impl Iterator<Item = ReachRow> {
+    let Impression {
+        priority,
+        timestamp,
+        ..
+    } = impression;
+    let pairs = reach(impression).into_iter();
+    pairs.map(move |pair| (epoch, pair, priority, timestamp, seq))
 }
 
 /// A property that impressions have in common, by which they can be found: a statement that counts
@@ -207,24 +242,11 @@ impl Way {
             values.into_iter().map(|value| (0, value.into())).collect()
         }
         let ids = |sites: &[SiteId]| keys(sites.iter().map(|site| site.0));
-        let anyone = (Reach::Anyone as i64, 0);
-        let site = (
-            Reach::Site as i64,
-            i64::from(query.request().conversion_site.0),
-        );
-        let callers = query.callers().iter();
-        let callers = callers.map(|caller| (Reach::Caller as i64, i64::from(caller.0)));
         let reach = Self {
             count: "SELECT count(*) FROM (SELECT 1 FROM reach
-                    WHERE kind = ?1 AND id = ?2 AND epoch = ?3 LIMIT ?4)",
-            visit: concat!(
-                "SELECT ",
-                columns!(),
-                " FROM reach r CROSS JOIN impression i
-                 ON i.epoch = r.epoch AND i.seq = r.seq
-                 WHERE r.kind = ?1 AND r.id = ?2 AND r.epoch = ?3"
-            ),
-            keys: [anyone, site].into_iter().chain(callers).collect(),
+                    WHERE site = ?1 AND caller = ?2 AND epoch = ?3 LIMIT ?4)",
+            visit: REACHED,
+            keys: reach_of_query(query),
         };
         let restricted = [
             way!("site", ids(query.impression_sites())),
@@ -255,27 +277,84 @@ impl Way {
         Ok(count)
     }
 
-    /// The way that leads to the fewest impressions of an epoch. Counting goes on by steps, each
-    /// way in turn, so that it costs about as much as the shortest way does.
+    /// The way that leads to the fewest impressions of an epoch, if that is at most `examined`.
+    /// Counting goes on by steps, each way in turn, so that it costs about as much as the shortest way
+    /// does.
     fn shortest(
-        ways: Vec<Self>,
+        mut ways: Vec<Self>,
         connection: &Connection,
         epoch: EpochIndex,
+        examined: i64,
     ) -> Result<Option<Self>, Problem> {
-        let mut ways = ways;
-        if ways.len() < 2 {
-            return Ok(ways.pop());
-        }
         let mut limit = 16;
         loop {
+            // One more than may be examined tells that there are too many.
+            let limited = limit.min(examined + 1);
             for at in 0..ways.len() {
-                if ways[at].count(connection, epoch, limit)? < limit {
+                if ways[at].count(connection, epoch, limited)? < limited {
                     return Ok(Some(ways.swap_remove(at)));
                 }
+            }
+            if limited > examined {
+                return Ok(None);
             }
             limit *= 8;
         }
     }
+}
+
+/// What a pair of a conversion site and a caller may measure, the first to get credit first.
+const REACHED: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM reach r CROSS JOIN impression i ON i.epoch = r.epoch AND i.seq = r.seq
+     WHERE r.site = ?1 AND r.caller = ?2 AND r.epoch = ?3
+     ORDER BY r.priority DESC, r.timestamp DESC, r.seq DESC"
+);
+
+/// Gives the first impressions that a request may measure, in the order of attribution.
+fn first_reached(
+    connection: &Connection,
+    epoch: EpochIndex,
+    query: &AttributionQuery,
+    most: u32,
+    mut each: impl FnMut(u32, &SavedImpression),
+) -> Result<(), Problem> {
+    let keys = reach_of_query(query);
+    let mut statements = Vec::with_capacity(keys.len());
+    for _ in &keys {
+        statements.push(connection.prepare_cached(REACHED)?);
+    }
+    let mut lists = Vec::with_capacity(keys.len());
+    for (statement, (site, caller)) in statements.iter_mut().zip(keys) {
+        lists.push(statement.query([site, caller, epoch.0])?);
+    }
+    let next = |rows: &mut rusqlite::Rows<'_>| -> Result<_, Problem> {
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        let (seq, saved) = read(row)?;
+        Ok(Some(((saved.priority, saved.timestamp, seq), saved)))
+    };
+    let mut heads = BinaryHeap::new();
+    let mut saved = Vec::with_capacity(lists.len());
+    for (number, rows) in lists.iter_mut().enumerate() {
+        let head = next(rows)?;
+        heads.extend(head.as_ref().map(|(rank, _)| (*rank, number)));
+        saved.push(head.map(|(_, saved)| saved));
+    }
+    for _ in 0..most {
+        let Some(((_, _, seq), number)) = heads.pop() else {
+            break;
+        };
+        if let Some(saved) = &saved[number] {
+            each(seq, saved);
+        }
+        let head = next(&mut lists[number])?;
+        heads.extend(head.as_ref().map(|(rank, _)| (*rank, number)));
+        saved[number] = head.map(|(_, saved)| saved);
+    }
+    Ok(())
 }
 
 impl SqliteTransaction<'_> {
@@ -288,85 +367,81 @@ impl SqliteTransaction<'_> {
         found: &mut Vec<Relevant<Touch>>,
     ) -> Result<(), Problem> {
         let connection = self.connection();
-        let Some(way) = Way::shortest(Way::all(query), connection, epoch)? else {
-            return Ok(());
+        let ReadLimits { examined, .. } = query.read_limits();
+        let begin = found.len();
+        let mut consider = |order: u32, saved: &SavedImpression| {
+            if let Some(detail) = query.relevant(saved.impression()) {
+                found.push(Relevant {
+                    epoch,
+                    order,
+                    site: saved.site,
+                    user_action: saved.user_action,
+                    detail,
+                });
+            }
         };
-        let mut statement = connection.prepare_cached(way.visit)?;
-        // Two callers may share one impression.
-        let mut seen = (query.callers().len() > 1).then(HashSet::new);
-        for (kind, id) in way.keys {
-            let mut rows = statement.query([kind, id, epoch.0])?;
-            while let Some(row) = rows.next()? {
-                let (order, stored) = read(row)?;
-                if !seen.as_mut().is_none_or(|seen| seen.insert(order)) {
-                    continue;
-                }
-                if let Some(detail) = query.relevant(stored.impression()) {
-                    found.push(Relevant {
-                        epoch,
-                        order,
-                        site: stored.site,
-                        user_action: stored.user_action,
-                        detail,
-                    });
+        match Way::shortest(Way::all(query), connection, epoch, examined.into())? {
+            Some(way) => {
+                let mut statement = connection.prepare_cached(way.visit)?;
+                for (first, second) in way.keys {
+                    let mut rows = statement.query([first, second, epoch.0])?;
+                    while let Some(row) = rows.next()? {
+                        let (order, saved) = read(row)?;
+                        consider(order, &saved);
+                    }
                 }
             }
+            None => first_reached(connection, epoch, query, examined, consider)?,
+        }
+        if query.callers().len() > 1 {
+            // Two callers may share one impression.
+            found[begin..].sort_unstable_by_key(|event| event.order);
+            found.dedup_by_key(|event| (event.epoch, event.order));
         }
         Ok(())
     }
 
-    pub(crate) fn count_of(&self, epoch: EpochIndex) -> Result<u32, Problem> {
+    pub(crate) fn units_of(&self, epoch: EpochIndex) -> Result<u32, Problem> {
         let mut statement = self
             .connection()
-            .prepare_cached("SELECT impressions FROM epoch_size WHERE epoch = ?")?;
-        let count = statement.query_row([epoch.0], |row| row.get(0));
-        Ok(count.optional()?.unwrap_or_default())
+            .prepare_cached("SELECT units FROM epoch_size WHERE epoch = ?")?;
+        let units = statement.query_row([epoch.0], |row| row.get(0));
+        Ok(units.optional()?.unwrap_or_default())
     }
 
-    pub(crate) fn crowd_of(&self, epoch: EpochIndex, site: SiteId) -> Result<Crowd, Problem> {
-        let find = |sql: &str, values: &[i64]| -> Result<Option<SiteSize>, Problem> {
-            let values = rusqlite::params_from_iter(values);
-            let mut statement = self.connection().prepare_cached(sql)?;
-            let found = statement.query_row(values, |row| {
-                Ok(SiteSize {
-                    impressions: row.get(0)?,
-                    oldest: row.get(1)?,
-                })
-            });
-            Ok(found.optional()?)
-        };
-        Ok(Crowd {
-            largest: find(
-                "SELECT impressions, oldest FROM crowd WHERE epoch = ?
-                 ORDER BY impressions DESC, oldest LIMIT 1",
-                &[epoch.0],
-            )?,
-            own: find(
-                "SELECT impressions, oldest FROM crowd WHERE epoch = ? AND site = ?",
-                &[epoch.0, i64::from(site.0)],
-            )?,
-        })
+    pub(crate) fn largest_of(&self, epoch: EpochIndex) -> Result<Option<SiteSize>, Problem> {
+        let mut statement = self.connection().prepare_cached(
+            "SELECT units, oldest FROM site_size WHERE epoch = ?
+             ORDER BY units DESC, oldest LIMIT 1",
+        )?;
+        let largest = statement.query_row([epoch.0], |row| {
+            Ok(SiteSize {
+                units: row.get(0)?,
+                oldest: row.get(1)?,
+            })
+        });
+        Ok(largest.optional()?)
     }
 
     /// Stores an impression at the end of its epoch.
     pub(crate) fn append(&mut self, saved: &SavedImpression) -> Result<(), Problem> {
-        let epoch = saved.epoch;
+        let (epoch, units) = (saved.epoch, saved.impression().units());
         let connection = self.connection();
         let next: i64 = connection
             .prepare_cached(
-                "INSERT INTO epoch_size VALUES (?, 1, 1) ON CONFLICT DO UPDATE
-                 SET impressions = impressions + 1, next_seq = next_seq + 1
+                "INSERT INTO epoch_size VALUES (?1, ?2, 1) ON CONFLICT DO UPDATE
+                 SET units = units + ?2, next_seq = next_seq + 1
                  RETURNING next_seq",
             )?
-            .query_row([epoch.0], |row| row.get(0))?;
+            .query_row(params![epoch.0, units], |row| row.get(0))?;
         let seq = u32::try_from(next - 1).map_err(|_| Problem::Exhausted("impressions"))?;
         self.insert(seq, saved)?;
         connection
             .prepare_cached(
-                "INSERT INTO crowd VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE
-                 SET impressions = impressions + 1",
+                "INSERT INTO site_size VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE
+                 SET units = units + ?3",
             )?
-            .execute(params![epoch.0, saved.site.0, seq])?;
+            .execute(params![epoch.0, saved.site.0, units, seq])?;
         Ok(())
     }
 
@@ -384,8 +459,11 @@ impl SqliteTransaction<'_> {
                 let Some(mut saved) = self.take(*epoch, *order)? else {
                     return Ok(());
                 };
+                let before = saved.impression().units();
                 saved.audience.clone_from(audience);
-                self.insert(*order, &saved)
+                let fewer = before.saturating_sub(saved.impression().units());
+                self.insert(*order, &saved)?;
+                self.shrink(*epoch, saved.site, fewer)
             }
         }
     }
@@ -410,34 +488,43 @@ impl SqliteTransaction<'_> {
                 audience,
                 seal.checksum,
             ])?;
-        let mut statement = connection.prepare_cached("INSERT INTO reach VALUES (?, ?, ?, ?)")?;
-        for (kind, id) in reach(saved.impression()) {
-            statement.execute(params![kind as i64, id.0, epoch.0, seq])?;
+        let mut statement =
+            connection.prepare_cached("INSERT INTO reach VALUES (?, ?, ?, ?, ?, ?)")?;
+        for (site, caller) in reach(saved.impression()) {
+            let (priority, timestamp) = (saved.priority, saved.timestamp.0);
+            statement.execute(params![epoch.0, site, caller, priority, timestamp, seq])?;
         }
         Ok(())
     }
 
     /// Removes an impression, and all that leads to it.
     fn remove(&mut self, epoch: EpochIndex, seq: u32) -> Result<(), Problem> {
-        let Some(stored) = self.take(epoch, seq)? else {
-            return Ok(());
-        };
+        match self.take(epoch, seq)? {
+            Some(stored) => self.shrink(epoch, stored.site, stored.impression().units()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes an epoch and a site in it smaller.
+    fn shrink(&self, epoch: EpochIndex, site: SiteId, units: u32) -> Result<(), Problem> {
         let connection = self.connection();
         connection
-            .prepare_cached("UPDATE epoch_size SET impressions = impressions - 1 WHERE epoch = ?")?
-            .execute([epoch.0])?;
+            .prepare_cached("UPDATE epoch_size SET units = units - ? WHERE epoch = ?")?
+            .execute(params![units, epoch.0])?;
         let oldest: Option<u32> = connection
             .prepare_cached("SELECT min(seq) FROM impression WHERE site = ? AND epoch = ?")?
-            .query_row(params![stored.site.0, epoch.0], |row| row.get(0))?;
-        let of_site = params![epoch.0, stored.site.0, oldest];
-        let update = match oldest {
-            Some(_) => {
-                "UPDATE crowd SET impressions = impressions - 1, oldest = ?3
-                 WHERE epoch = ?1 AND site = ?2"
-            }
-            None => "DELETE FROM crowd WHERE epoch = ?1 AND site = ?2 AND ?3 IS NULL",
+            .query_row(params![site.0, epoch.0], |row| row.get(0))?;
+        match oldest {
+            Some(oldest) => connection
+                .prepare_cached(
+                    "UPDATE site_size SET units = units - ?3, oldest = ?4
+                     WHERE epoch = ?1 AND site = ?2",
+                )?
+                .execute(params![epoch.0, site.0, units, oldest])?,
+            None => connection
+                .prepare_cached("DELETE FROM site_size WHERE epoch = ? AND site = ?")?
+                .execute(params![epoch.0, site.0])?,
         };
-        connection.prepare_cached(update)?.execute(of_site)?;
         Ok(())
     }
 
@@ -459,20 +546,140 @@ impl SqliteTransaction<'_> {
             .prepare_cached("DELETE FROM impression WHERE epoch = ? AND seq = ?")?
             .execute(params![epoch.0, seq])?;
         let mut statement = connection.prepare_cached(
-            "DELETE FROM reach WHERE kind = ? AND id = ? AND epoch = ? AND seq = ?",
+            "DELETE FROM reach WHERE epoch = ? AND site = ? AND caller = ?
+             AND priority = ? AND timestamp = ? AND seq = ?",
         )?;
-        for (kind, id) in reach(stored.impression()) {
-            statement.execute(params![kind as i64, id.0, epoch.0, seq])?;
+        for (site, caller) in reach(stored.impression()) {
+            let (priority, timestamp) = (stored.priority, stored.timestamp.0);
+            statement.execute(params![epoch.0, site, caller, priority, timestamp, seq])?;
         }
         Ok(Some(stored))
     }
 
-    pub(crate) fn prune_impressions(&mut self, epoch: EpochIndex) -> Result<(), Problem> {
-        for table in ["impression", "reach", "crowd", "epoch_size"] {
-            let sql = format!("DELETE FROM {table} WHERE epoch < ?");
-            let gone = self.connection().execute(&sql, [epoch.0])?;
+    /// Removes impressions of epochs that no request can reach, at most so many of each table.
+    pub(crate) fn forget_impressions(&mut self, forgotten: Forgotten) -> Result<(), Problem> {
+        let Forgotten {
+            pruned,
+            unreachable,
+            most,
+        } = forgotten;
+        // Epochs that are open must stay in order, one impression after the other.
+        let mut gone = Vec::new();
+        let open = Selection::From(pruned);
+        scan(
+            self.connection(),
+            open,
+            None,
+            most as usize,
+            |epoch, seq, _| {
+                if epoch < unreachable {
+                    gone.push((epoch, seq));
+                }
+                Ok(())
+            },
+        )?;
+        for (epoch, seq) in gone {
+            self.remove(epoch, seq)?;
+            self.deleted = true;
+        }
+        for (table, key) in [
+            ("impression", "epoch, seq"),
+            ("reach", "epoch, site, caller, priority, timestamp, seq"),
+            ("site_size", "epoch, site"),
+        ] {
+            let sql = format!(
+                "DELETE FROM {table} WHERE ({key}) IN
+                 (SELECT {key} FROM {table} WHERE epoch < ? LIMIT ?)"
+            );
+            let mut statement = self.connection().prepare_cached(&sql)?;
+            let gone = statement.execute(params![pruned.0, most])?;
+            drop(statement);
             self.deleted |= gone > 0;
         }
+        self.connection()
+            .execute("DELETE FROM epoch_size WHERE epoch < ?", [pruned.0])?;
         Ok(())
     }
+
+    /// Whether an epoch before one has any impression.
+    pub(crate) fn has_impressions_before(&self, epoch: EpochIndex) -> Result<bool, Problem> {
+        let mut found = false;
+        for table in ["impression", "reach", "site_size"] {
+            let sql = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE epoch < ?)");
+            let mut statement = self.connection().prepare_cached(&sql)?;
+            found |= statement.query_row([epoch.0], |row| row.get::<_, bool>(0))?;
+        }
+        Ok(found)
+    }
+}
+
+/// The fourth version of the schema: impressions are found in the order of attribution, and counted in
+/// units.
+pub(crate) fn migrate_to_4(connection: &Connection) -> Result<(), Problem> {
+    connection.execute_batch(
+        "DROP TABLE reach;
+         -- Who may measure an impression, in the order of attribution; -1 for any.
+         CREATE TABLE reach (
+             epoch INTEGER NOT NULL,
+             site INTEGER NOT NULL,
+             caller INTEGER NOT NULL,
+             priority INTEGER NOT NULL,
+             timestamp INTEGER NOT NULL,
+             seq INTEGER NOT NULL,
+             PRIMARY KEY (epoch, site, caller, priority DESC, timestamp DESC, seq DESC)
+         ) STRICT, WITHOUT ROWID;
+         CREATE INDEX reach_by_caller ON reach (caller) WHERE caller >= 0;
+
+         -- How many units the impressions of an epoch, and of each site in it, have.
+         CREATE TABLE units (
+             epoch INTEGER PRIMARY KEY,
+             units INTEGER NOT NULL,
+             next_seq INTEGER NOT NULL
+         ) STRICT;
+         INSERT INTO units SELECT epoch, 0, next_seq FROM epoch_size;
+         DROP TABLE epoch_size;
+         ALTER TABLE units RENAME TO epoch_size;
+         DROP TABLE crowd;
+         CREATE TABLE site_size (
+             epoch INTEGER NOT NULL,
+             site INTEGER NOT NULL,
+             units INTEGER NOT NULL,
+             oldest INTEGER NOT NULL,
+             PRIMARY KEY (epoch, site)
+         ) STRICT, WITHOUT ROWID;
+         CREATE INDEX site_size_by_units ON site_size (epoch, units DESC, oldest);
+
+         CREATE TABLE admission_4 (
+             epoch INTEGER NOT NULL,
+             block INTEGER NOT NULL,
+             entries BLOB NOT NULL,
+             checksum INTEGER NOT NULL,
+             PRIMARY KEY (epoch, block)
+         ) STRICT, WITHOUT ROWID;
+         INSERT INTO admission_4 SELECT epoch, block, entries, checksum FROM admission;
+         DROP TABLE admission;
+         ALTER TABLE admission_4 RENAME TO admission;",
+    )?;
+    let mut list = connection.prepare("INSERT INTO reach VALUES (?, ?, ?, ?, ?, ?)")?;
+    let mut enlarge =
+        connection.prepare("UPDATE epoch_size SET units = units + ? WHERE epoch = ?")?;
+    let mut add = connection.prepare(
+        "INSERT INTO site_size VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET units = units + ?3",
+    )?;
+    scan(
+        connection,
+        Selection::All,
+        None,
+        usize::MAX,
+        |epoch, seq, impression| {
+            for (_, (site, caller), priority, timestamp, _) in reach_rows(epoch, seq, impression) {
+                list.execute(params![epoch.0, site, caller, priority, timestamp.0, seq])?;
+            }
+            let units = impression.units();
+            enlarge.execute(params![units, epoch.0])?;
+            add.execute(params![epoch.0, impression.site.0, units, seq])?;
+            Ok(())
+        },
+    )?;
+    Ok(())
 }

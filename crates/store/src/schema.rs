@@ -5,7 +5,7 @@
 use rusqlite::Connection;
 
 use crate::error::Problem;
-use crate::{device, objects, vfs};
+use crate::{device, impressions, objects, vfs};
 
 /// "BigB": SQLite keeps it in the header of the file.
 pub(crate) const APPLICATION: i64 = 0x4269_6742;
@@ -153,6 +153,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     }),
     // 3
     Migration::Code(device::migrate_to_3),
+    // 4
+    Migration::Code(impressions::migrate_to_4),
 ];
 
 /// What is decided once, when the file is empty.
@@ -224,7 +226,7 @@ mod tests {
             .unwrap();
         let later = later("ALTER TABLE site ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'");
         assert!(migrate(&connection, &later).unwrap());
-        assert_eq!(version(&connection), 4);
+        assert_eq!(version(&connection), 5);
         let row = connection.query_row("SELECT name, colour FROM site", [], |row| {
             Ok((row.get(0)?, row.get(1)?))
         });
@@ -232,7 +234,7 @@ mod tests {
         // The program that only knows the older one refuses it.
         let error = migrate(&connection, MIGRATIONS).unwrap_err();
         assert!(
-            matches!(error, Problem::NewerSchema { found: 4, known: 3 }),
+            matches!(error, Problem::NewerSchema { found: 5, known: 4 }),
             "{error}"
         );
     }
@@ -243,7 +245,7 @@ mod tests {
         migrate(&connection, MIGRATIONS).unwrap();
         let failing = later("DROP TABLE site; SELECT nonsense");
         migrate(&connection, &failing).unwrap_err();
-        assert_eq!(version(&connection), 3);
+        assert_eq!(version(&connection), 4);
         assert_eq!(
             connection.query_row("SELECT count(*) FROM site", [], |row| row.get(0)),
             Ok(0)

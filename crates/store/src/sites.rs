@@ -2,7 +2,7 @@
 //! number, and with it new budgets.
 
 use bigbird::SiteId;
-use bigbird_user_agent::Site;
+use bigbird_user_agent::{Place, Site};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Problem;
@@ -13,20 +13,30 @@ pub(crate) fn seal(id: SiteId, name: &str) -> Seal {
     Row::of(Table::Site).site(id).bytes(name.as_bytes()).seal()
 }
 
-/// Gives every site with its number, having verified each.
+/// Gives every site with its number, having verified each: at most so many of those behind a place. Says
+/// whether it stopped there.
 pub(crate) fn scan(
     connection: &Connection,
+    behind: Option<Place>,
+    most: usize,
     mut each: impl FnMut(SiteId, &str, Seal) -> Result<(), Problem>,
-) -> Result<(), Problem> {
-    let mut statement = connection.prepare_cached("SELECT id, name, checksum FROM site")?;
-    let mut rows = statement.query([])?;
+) -> Result<bool, Problem> {
+    let [id, ..] = behind.unwrap_or([-1; 3]);
+    let sql = "SELECT id, name, checksum FROM site WHERE id > ? ORDER BY id";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([id])?;
+    let mut count = 0;
     while let Some(row) = rows.next()? {
+        if count == most {
+            return Ok(true);
+        }
+        count += 1;
         let id = SiteId(row.get(0)?);
         let name = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
         let seal = seal(id, name).verify(row.get(2)?, || format!("the name of site {}", id.0))?;
         each(id, name, seal)?;
     }
-    Ok(())
+    Ok(false)
 }
 
 impl SqliteTransaction<'_> {

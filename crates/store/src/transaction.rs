@@ -2,13 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 
-use bigbird::attribution::{Crowd, Touch};
+use bigbird::attribution::{SiteSize, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView, MicroEpsilon,
     Relevant, SiteId, UserAction,
 };
 use bigbird_user_agent::{
-    ChangeSet, Row, Rows, SharedConversion, Site, State, StoredObject, Transaction, View,
+    ChangeSet, Forgotten, Place, Row, Rows, SharedConversion, Site, State, StoredObject,
+    Transaction, View,
 };
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
@@ -28,6 +29,8 @@ pub struct SqliteTransaction<'t> {
     pub(crate) device: Device,
     /// What it has read of filters and caps, and written since.
     pub(crate) consumed: RefCell<FxHashMap<(EpochIndex, Filter), MicroEpsilon>>,
+    /// The filters that were charged, with what they had consumed before.
+    pub(crate) charged: FxHashMap<(EpochIndex, Filter), MicroEpsilon>,
     pub(crate) blocks: RefCell<FxHashMap<(i64, EpochIndex), Known>>,
     /// Whether something was deleted.
     pub(crate) deleted: bool,
@@ -55,6 +58,7 @@ impl<'t> SqliteTransaction<'t> {
             store,
             device,
             consumed: RefCell::default(),
+            charged: FxHashMap::default(),
             blocks: RefCell::default(),
             deleted: false,
             erase: false,
@@ -93,13 +97,14 @@ impl<'t> SqliteTransaction<'t> {
         for &number in &changes.dropped_objects {
             self.delete_object(number)?;
         }
-        if let Some(first) = changes.pruned_before {
+        if let Some(forgotten) = changes.forgotten {
+            self.write_charges()?;
             self.consumed.get_mut().clear();
             self.blocks.get_mut().clear();
-            self.prune_filters(first)?;
-            self.prune_admissions(first)?;
-            self.prune_impressions(first)?;
-            self.prune_objects(first)?;
+            self.forget_filters(forgotten)?;
+            self.forget_admissions(forgotten)?;
+            self.forget_impressions(forgotten)?;
+            self.prune_objects(forgotten.pruned)?;
         }
         for &id in &changes.unnamed {
             self.forget_name(id)?;
@@ -112,6 +117,7 @@ impl<'t> SqliteTransaction<'t> {
         if self.failed.get() {
             return Err(Problem::HalfDone);
         }
+        self.write_charges()?;
         self.device.writes = self.device.writes.wrapping_add(1);
         self.device.save(self.connection())?;
         self.connection().prepare_cached("COMMIT")?.execute([])?;
@@ -139,39 +145,96 @@ impl<'t> SqliteTransaction<'t> {
     pub(crate) fn visit_rows(
         &self,
         rows: Rows,
+        behind: Option<Place>,
+        most: usize,
         mut visit: impl FnMut(Row<'_>),
-    ) -> Result<(), Problem> {
+    ) -> Result<bool, Problem> {
         let connection = self.connection();
+        let is_behind = |row: &Row<'_>| Some(row.place()) > behind;
         match rows {
-            Rows::Names => sites::scan(connection, |id, name, _| {
+            Rows::Names => sites::scan(connection, behind, most, |id, name, _| {
                 visit(Row::Name(id, &Site::from_stored(name)));
                 Ok(())
             }),
-            Rows::Filters => filters::scan(connection, |row, _| {
-                visit(Row::Filter(row.epoch, row.filter, row.consumed));
-                Ok(())
-            }),
-            Rows::Admissions => admissions::scan(connection, |block, _| {
+            Rows::Filters => {
+                let more = filters::scan(connection, behind, most, |row, _| {
+                    // It may have been charged since it was written.
+                    let consumed = self.consumed_of(row.epoch, row.filter)?;
+                    visit(Row::Filter(row.epoch, row.filter, consumed));
+                    Ok(())
+                })?;
+                for (&(epoch, filter), before) in &self.charged {
+                    let row = Row::Filter(epoch, filter, self.consumed_of(epoch, filter)?);
+                    if before.is_zero() && is_behind(&row) {
+                        visit(row);
+                    }
+                }
+                Ok(more)
+            }
+            Rows::Admissions => admissions::scan(connection, behind, most, |block, _| {
                 for (action, site) in block.entries() {
                     visit(Row::Admission(action, block.epoch, site));
                 }
                 Ok(())
             }),
-            Rows::Closings => filters::scan_closed(connection, |site, until, _| {
-                visit(Row::Closing(site, until));
-                Ok(())
-            }),
-            Rows::Objects => objects::scan(connection, |stored, _| {
-                visit(Row::Object(&stored));
-                Ok(())
-            }),
-            Rows::Impressions(selection) => {
-                impressions::scan(connection, selection, |epoch, seq, impression| {
+            Rows::Closings => {
+                filters::scan_closed(connection, |site, until, _| {
+                    let row = Row::Closing(site, until);
+                    if is_behind(&row) {
+                        visit(row);
+                    }
+                    Ok(())
+                })?;
+                Ok(false)
+            }
+            Rows::Objects => {
+                objects::scan(connection, |stored, _| {
+                    let row = Row::Object(&stored);
+                    if is_behind(&row) {
+                        visit(row);
+                    }
+                    Ok(())
+                })?;
+                Ok(false)
+            }
+            Rows::Impressions(selection) => impressions::scan(
+                connection,
+                selection,
+                behind,
+                most,
+                |epoch, seq, impression| {
                     visit(Row::Impression(epoch, seq, impression));
                     Ok(())
-                })
-            }
+                },
+            ),
         }
+    }
+
+    fn has_rows(&self, forgotten: Forgotten) -> Result<bool, Problem> {
+        let exists = |sql: &str, epoch: EpochIndex| -> Result<bool, Problem> {
+            let mut statement = self.connection().prepare_cached(sql)?;
+            Ok(statement.query_row([epoch.0], |row| row.get(0))?)
+        };
+        let Forgotten {
+            pruned,
+            unreachable,
+            ..
+        } = forgotten;
+        let in_open = "SELECT EXISTS (SELECT 1 FROM impression WHERE epoch < ?)";
+        Ok(exists(
+            "SELECT EXISTS (SELECT 1 FROM filter WHERE epoch < ?)",
+            pruned,
+        )? || exists(
+            "SELECT EXISTS (SELECT 1 FROM object WHERE created < ?)",
+            pruned,
+        )? || exists(
+            "SELECT EXISTS (SELECT 1 FROM admission WHERE epoch < ?)",
+            unreachable,
+        )? || exists(
+            "SELECT EXISTS (SELECT 1 FROM closed WHERE until < ?)",
+            unreachable,
+        )? || exists(in_open, unreachable)?
+            || self.has_impressions_before(pruned)?)
     }
 }
 
@@ -235,12 +298,20 @@ impl View<StoreError> for SqliteTransaction<'_> {
         self.at(self.closed(site))
     }
 
-    fn count(&self, epoch: EpochIndex) -> Result<u32, StoreError> {
-        self.at(self.count_of(epoch))
+    fn revision(&self) -> Result<u64, StoreError> {
+        Ok(self.device.writes)
     }
 
-    fn crowd(&self, epoch: EpochIndex, site: SiteId) -> Result<Crowd, StoreError> {
-        self.at(self.crowd_of(epoch, site))
+    fn units(&self, epoch: EpochIndex) -> Result<u32, StoreError> {
+        self.at(self.units_of(epoch))
+    }
+
+    fn largest_site(&self, epoch: EpochIndex) -> Result<Option<SiteSize>, StoreError> {
+        self.at(self.largest_of(epoch))
+    }
+
+    fn has_rows_before(&self, forgotten: Forgotten) -> Result<bool, StoreError> {
+        self.at(self.has_rows(forgotten))
     }
 
     fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, StoreError> {
@@ -252,7 +323,18 @@ impl View<StoreError> for SqliteTransaction<'_> {
     }
 
     fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), StoreError> {
-        self.at(self.visit_rows(rows, visit))
+        self.at(self.visit_rows(rows, None, usize::MAX, visit))?;
+        Ok(())
+    }
+
+    fn visit_some(
+        &self,
+        rows: Rows,
+        behind: Option<Place>,
+        most: usize,
+        visit: &mut dyn FnMut(Row<'_>),
+    ) -> Result<bool, StoreError> {
+        self.at(self.visit_rows(rows, behind, most, visit))
     }
 }
 

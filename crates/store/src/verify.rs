@@ -19,11 +19,13 @@ use crate::{admissions, filters, impressions, objects, sites};
 pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Problem> {
     let mut digest = Digest::default();
     let policy = |epoch| device.state.policy(epoch);
-    sites::scan(connection, |_, _, seal| {
+    // Rows of epochs that were pruned are harmless, and on their way out.
+    let pruned = |epoch: EpochIndex| epoch < device.state.first_epoch;
+    sites::scan(connection, None, usize::MAX, |_, _, seal| {
         digest.add(seal);
         Ok(())
     })?;
-    filters::scan(connection, |row, seal| {
+    filters::scan(connection, None, usize::MAX, |row, seal| {
         digest.add(seal);
         let policy = policy(row.epoch);
         let capacity = policy.map(|policy| policy.capacities().of(row.filter.kind()));
@@ -31,7 +33,7 @@ pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Pro
             Some(Capacity::Finite(capacity)) => row.consumed <= capacity,
             Some(Capacity::Unlimited) | None => false,
         };
-        holds(within, || {
+        holds(within || pruned(row.epoch), || {
             let (kind, epoch) = (row.filter.kind(), row.epoch.0);
             format!(
                 "the {kind} in epoch {epoch} has consumed {}, more than it may",
@@ -39,7 +41,7 @@ pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Pro
             )
         })
     })?;
-    admissions::scan(connection, |block, seal| {
+    admissions::scan(connection, None, usize::MAX, |block, seal| {
         digest.add(seal);
         let mut of_action: BTreeMap<_, u32> = BTreeMap::new();
         for (action, _) in block.entries() {
@@ -47,7 +49,7 @@ pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Pro
         }
         let cap = policy(block.epoch).and_then(Policy::domain_cap);
         let within = cap.is_some_and(|cap| of_action.values().all(|&sites| sites <= cap.get()));
-        holds(within, || {
+        holds(within || pruned(block.epoch), || {
             format!(
                 "a user action in epoch {} has more sites than it may",
                 block.epoch.0
@@ -128,7 +130,7 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
         Rows::Objects,
         Rows::Impressions(Selection::All),
     ] {
-        transaction.visit_rows(rows, |row| {
+        transaction.visit_rows(rows, None, usize::MAX, |row| {
             row.each_site(&mut |site| used.extend([site]));
             match row {
                 Row::Name(id, _) => {
@@ -150,29 +152,37 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
 
     let mut reach = BTreeSet::new();
     let mut sizes: BTreeMap<EpochIndex, (i64, u32)> = BTreeMap::new();
-    let mut crowd: BTreeMap<(EpochIndex, SiteId), (i64, u32)> = BTreeMap::new();
-    impressions::scan(connection, Selection::All, |epoch, seq, impression| {
-        for (kind, id) in impressions::reach_of(&impression) {
-            reach.insert((kind, id, epoch, seq));
-        }
-        let size = sizes.entry(epoch).or_default();
-        *size = (size.0 + 1, seq);
-        let of_site = crowd.entry((epoch, impression.site)).or_insert((0, seq));
-        of_site.0 += 1;
-        holds(epoch >= device.state.first_epoch, || {
-            format!("impression {seq} is of epoch {}, which was pruned", epoch.0)
-        })
-    })?;
+    let mut of_sites: BTreeMap<(EpochIndex, SiteId), (i64, u32)> = BTreeMap::new();
+    // Of epochs that were pruned some tables may be further on their way out than others.
+    let first = device.state.first_epoch;
+    let kept = Selection::From(first);
+    impressions::scan(
+        connection,
+        kept,
+        None,
+        usize::MAX,
+        |epoch, seq, impression| {
+            reach.extend(impressions::reach_rows(epoch, seq, impression));
+            let units = i64::from(impression.units());
+            let size = sizes.entry(epoch).or_default();
+            *size = (size.0 + units, seq);
+            let of_site = of_sites.entry((epoch, impression.site)).or_insert((0, seq));
+            of_site.0 += units;
+            Ok(())
+        },
+    )?;
     let mut stored = BTreeSet::new();
-    impressions::scan_reach(connection, |kind, id, epoch, seq| {
-        stored.insert((kind, id, epoch, seq));
+    impressions::scan_reach(connection, |row| {
+        if row.0 >= first {
+            stored.insert(row);
+        }
     })?;
     holds(stored == reach, || {
         "who may measure what is not as the impressions say".to_owned()
     })?;
     let mut statement =
-        connection.prepare("SELECT epoch, impressions, next_seq FROM epoch_size")?;
-    let mut rows = statement.query([])?;
+        connection.prepare("SELECT epoch, units, next_seq FROM epoch_size WHERE epoch >= ?")?;
+    let mut rows = statement.query([first.0])?;
     while let Some(row) = rows.next()? {
         let (epoch, count, next): (_, i64, i64) =
             (EpochIndex(row.get(0)?), row.get(1)?, row.get(2)?);
@@ -181,22 +191,26 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
             None => (0, -1),
         };
         holds(count == counted && next > last, || {
-            format!("epoch {} has {counted} impressions, not {count}", epoch.0)
+            format!(
+                "the impressions of epoch {} have {counted} units, not {count}",
+                epoch.0
+            )
         })?;
     }
-    let mut statement = connection.prepare("SELECT epoch, site, impressions, oldest FROM crowd")?;
-    let mut rows = statement.query([])?;
+    let sql = "SELECT epoch, site, units, oldest FROM site_size WHERE epoch >= ?";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([first.0])?;
     while let Some(row) = rows.next()? {
         let (epoch, site) = (EpochIndex(row.get(0)?), SiteId(row.get(1)?));
         let found = Some((row.get(2)?, row.get(3)?));
-        holds(crowd.remove(&(epoch, site)) == found, || {
+        holds(of_sites.remove(&(epoch, site)) == found, || {
             format!(
                 "the impressions of site {} in epoch {} are counted wrongly",
                 site.0, epoch.0
             )
         })?;
     }
-    holds(sizes.is_empty() && crowd.is_empty(), || {
+    holds(sizes.is_empty() && of_sites.is_empty(), || {
         "some impressions are not counted".to_owned()
     })?;
     Ok(checked)

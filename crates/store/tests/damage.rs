@@ -337,8 +337,8 @@ fn impressions_that_were_altered_are_noticed_when_they_are_read() {
     // What leads to impressions is no ledger: check finds what use does not.
     for change in [
         "DELETE FROM reach",
-        "DELETE FROM crowd",
-        "UPDATE epoch_size SET impressions = 1",
+        "DELETE FROM site_size",
+        "UPDATE epoch_size SET units = 1",
     ] {
         let folder = folder();
         let (path, _) = sample(&folder);
@@ -388,7 +388,7 @@ fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
     ] {
         assert_eq!(
             error.problem().to_string(),
-            "its schema is of version 99, this program knows up to 3"
+            "its schema is of version 99, this program knows up to 4"
         );
     }
 }

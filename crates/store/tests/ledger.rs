@@ -11,8 +11,8 @@ use bigbird::{
 };
 use bigbird_store::{Problem, SqliteStore, SqliteTransaction, StoreOptions, check};
 use bigbird_user_agent::{
-    ChangeSet, ConversionOptions, ImpressionOptions, Localhost, Row, Rows, SharedConversion, Site,
-    State, Storage as _, Timeline, Transaction as _, View as _,
+    ChangeSet, ConversionOptions, Forgotten, ImpressionOptions, Localhost, Row, Rows,
+    SharedConversion, Site, State, Storage as _, Timeline, Transaction as _, View as _,
 };
 use common::{Agent, DAY, Folder, SERVICE, by, config, folder, live, open, released};
 
@@ -40,6 +40,14 @@ fn check_of(epoch: EpochIndex, filter: Filter, micro: u64) -> Check {
     let capacity = config(Profile::BigBird, 100).policy;
     let capacity = capacity.capacities().of(filter.kind());
     Check::new(epoch, filter, capacity, MicroEpsilon::new(micro))
+}
+
+fn before(epoch: EpochIndex) -> Forgotten {
+    Forgotten {
+        pruned: epoch,
+        unreachable: epoch,
+        most: u32::MAX,
+    }
 }
 
 fn consumed(tx: &SqliteTransaction<'_>, epoch: EpochIndex, filter: Filter) -> u64 {
@@ -156,7 +164,7 @@ fn what_was_pruned_pays_nothing_and_admits_nobody() {
             first_epoch,
             ..begun()
         }),
-        pruned_before: Some(first_epoch),
+        forgotten: Some(before(first_epoch)),
         ..ChangeSet::default()
     })
     .unwrap();
@@ -235,7 +243,7 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
         };
         tx.apply(&ChangeSet {
             state: Some(state),
-            pruned_before: Some(epoch),
+            forgotten: Some(before(epoch)),
             ..ChangeSet::default()
         })
         .unwrap();

@@ -14,7 +14,7 @@ use bigbird_user_agent::{
 use common::{Agent, DAY, Folder, SERVICE, Sequence, by, consumed, folder};
 
 /// Every version before this one, closed and killed.
-const OLD: [&str; 4] = ["v1", "v1-killed", "v2", "v2-killed"];
+const OLD: [&str; 6] = ["v1", "v1-killed", "v2", "v2-killed", "v3", "v3-killed"];
 
 fn fixture(name: &str) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -149,7 +149,7 @@ fn shared_conversions_of_the_first_version_end() {
 /// Since version 2, shared conversions go on: a share that was not taken is still there, once.
 #[test]
 fn shared_conversions_of_the_second_version_go_on() {
-    for name in ["v2", "v2-killed"] {
+    for name in ["v2", "v2-killed", "v3", "v3-killed"] {
         let folder = folder();
         let path = copy(&folder, name);
         let mut agent = open(&path);

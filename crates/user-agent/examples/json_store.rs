@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use bigbird::attribution::{Crowd, SiteSize, Touch};
+use bigbird::attribution::{SiteSize, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView, MicroEpsilon,
     Query as _, Relevant, SiteId, UserAction,
@@ -32,6 +32,7 @@ struct Tables {
     impressions: Vec<(EpochIndex, u32, SavedImpression)>,
     closings: Vec<(SiteId, EpochIndex)>,
     objects: Vec<StoredObject>,
+    revision: u64,
 }
 
 impl Tables {
@@ -148,24 +149,26 @@ impl View<io::Error> for JsonTransaction<'_> {
         Ok(names.find(|row| row.1 == *site).map(|row| row.0))
     }
 
-    fn count(&self, epoch: EpochIndex) -> io::Result<u32> {
-        Ok(u32::try_from(self.1.of_epoch(epoch).count()).unwrap_or(u32::MAX))
+    fn revision(&self) -> io::Result<u64> {
+        Ok(self.1.revision)
     }
 
-    fn crowd(&self, epoch: EpochIndex, site: SiteId) -> io::Result<Crowd> {
+    fn units(&self, epoch: EpochIndex) -> io::Result<u32> {
+        let of_epoch = self.1.of_epoch(epoch);
+        Ok(of_epoch.map(|(_, saved)| saved.impression().units()).sum())
+    }
+
+    fn largest_site(&self, epoch: EpochIndex) -> io::Result<Option<SiteSize>> {
         let mut sizes: BTreeMap<SiteId, SiteSize> = BTreeMap::new();
         for (oldest, saved) in self.1.of_epoch(epoch) {
             let before = sizes.get(&saved.site).copied();
             let new = SiteSize {
-                impressions: before.map_or(0, |size| size.impressions) + 1,
+                units: before.map_or(0, |size| size.units) + saved.impression().units(),
                 oldest: before.map_or(oldest, |size| size.oldest),
             };
             sizes.insert(saved.site, new);
         }
-        Ok(Crowd {
-            largest: sizes.values().max().copied(),
-            own: sizes.get(&site).copied(),
-        })
+        Ok(sizes.into_values().max())
     }
 }
 
@@ -213,20 +216,21 @@ impl Transaction<io::Error> for JsonTransaction<'_> {
         let dropped = &changes.dropped_objects;
         all.objects
             .retain(|stored| !dropped.contains(&stored.number));
-        if let Some(first) = changes.pruned_before {
-            all.filters.retain(|row| row.0 >= first);
-            all.admissions.retain(|row| row.1 >= first);
-            all.impressions.retain(|row| row.0 >= first);
-            all.closings.retain(|row| row.1 >= first);
+        if let Some(gone) = changes.forgotten {
+            all.filters.retain(|row| row.0 >= gone.pruned);
+            all.admissions.retain(|row| row.1 >= gone.unreachable);
+            all.impressions.retain(|row| row.0 >= gone.unreachable);
+            all.closings.retain(|row| row.1 >= gone.unreachable);
             all.objects
-                .retain(|stored| stored.object.created() >= first);
+                .retain(|stored| stored.object.created() >= gone.pruned);
         }
         all.names.retain(|row| !changes.unnamed.contains(&row.0));
         Ok(())
     }
 
     /// Writes a new file, flushes it, and puts it in the place of the old one.
-    fn commit(self) -> io::Result<()> {
+    fn commit(mut self) -> io::Result<()> {
+        self.1.revision += 1;
         let new = self.0.with_extension("new");
         let mut file = File::create(&new)?;
         file.write_all(&serde_json::to_vec(&self.1)?)?;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use bigbird::attribution::Edit;
 use bigbird::{
     AttributionQuery, Balance, Capacity, Decision, EpochIndex, Filter, Histogram, Policies as _,
     Timestamp, UserAction,
@@ -21,7 +22,8 @@ use crate::release::Held;
 use crate::report::{Report, Seal, SealedReport, Withhold};
 use crate::shared::SharedConversion;
 use crate::site::{Localhost, Site};
-use crate::storage::{Row, Rows, Selection, State, Storage, Transaction, View};
+use crate::storage::{ChangeSet, Place, Row, Rows, Selection, State, Storage, Transaction, View};
+use crate::upkeep::Upkeep;
 use crate::work::Work;
 
 /// What a conversion gives.
@@ -48,20 +50,31 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Every filter that was charged, by epoch and in the order of [`Filter`].
+    /// Filters that were charged, by epoch and in the order of [`Filter`]: at most so many of those
+    /// behind a place, and the place behind which there are more.
     ///
     /// # Errors
     /// If the store failed.
-    pub fn all<E>(view: &impl View<E>) -> Result<Vec<Self>, E> {
+    pub fn page<E>(
+        view: &impl View<E>,
+        behind: Option<Place>,
+        most: usize,
+    ) -> Result<(Vec<Self>, Option<Place>), E> {
         let state = view.state()?;
+        // Of epochs that were pruned, some may still be on their way out.
+        let first = [state.first_epoch.0, i64::MIN, i64::MIN];
         let mut filters = Vec::new();
-        view.visit(Rows::Filters, &mut |row| {
+        let mut visit = |row: Row<'_>| {
             if let Row::Filter(epoch, filter, consumed) = row {
-                filters.push((epoch, filter, consumed));
+                filters.push((row.place(), epoch, filter, consumed));
             }
-        })?;
+        };
+        let mut more = view.visit_some(Rows::Filters, behind.max(Some(first)), most, &mut visit)?;
         filters.sort_unstable();
-        let budget = |(epoch, filter, consumed): (EpochIndex, Filter, _)| {
+        more |= filters.len() > most;
+        filters.truncate(most);
+        let last = filters.last().map(|(place, ..)| *place);
+        let budget = |(_, epoch, filter, consumed): (Place, EpochIndex, Filter, _)| {
             let policy = state.policy(epoch);
             let capacity = policy.map(|policy| policy.capacities().of(filter.kind()));
             let capacity = capacity.unwrap_or(Capacity::Finite(consumed));
@@ -75,7 +88,17 @@ impl Budget {
                 balance: Balance { capacity, consumed },
             })
         };
-        filters.into_iter().map(budget).collect()
+        let budgets: Result<_, _> = filters.into_iter().map(budget).collect();
+        Ok((budgets?, last.filter(|_| more)))
+    }
+
+    /// Every filter that was charged.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn all<E>(view: &impl View<E>) -> Result<Vec<Self>, E> {
+        let (budgets, _) = Self::page(view, None, usize::MAX)?;
+        Ok(budgets)
     }
 }
 
@@ -107,6 +130,7 @@ pub struct UserAgent<S, R> {
     /// at a time, so that a click costs no write; what is left at the end is never used.
     reserved: Range<u64>,
     decoy: Decoy,
+    pub(crate) upkeep: Upkeep,
 }
 
 /// How many ids of user actions are taken at a time.
@@ -119,10 +143,11 @@ fn perform<T: Transaction<E>, E, R: Randomness, A>(
     mut transaction: T,
     config: &Config,
     randomness: &mut R,
+    upkeep: &mut Upkeep,
     call: impl FnOnce(&mut Work<'_, T, E, R>) -> Result<A, E>,
 ) -> Result<A, E> {
-    let answer = prepare(&mut transaction, config, randomness, call)?;
-    transaction.commit()?;
+    let answer = prepare(&mut transaction, config, randomness, upkeep, call)?;
+    upkeep.commit(transaction)?;
     Ok(answer)
 }
 
@@ -131,25 +156,54 @@ fn prepare<T: Transaction<E>, E, R: Randomness, A>(
     transaction: &mut T,
     config: &Config,
     randomness: &mut R,
+    upkeep: &mut Upkeep,
     call: impl FnOnce(&mut Work<'_, T, E, R>) -> Result<A, E>,
 ) -> Result<A, E> {
     let mut work = Work::new(transaction, config, randomness)?;
     let answer = call(&mut work)?;
-    let (changes, sweeps) = work.into_changes();
+    let saved_in = work.saved_in;
+    let changes = work.into_changes();
     transaction.apply(&changes)?;
-    if sweeps || transaction.has_many_names()? {
-        let mut work = Work::new(transaction, config, randomness)?;
-        work.forget_unused_names()?;
-        transaction.apply(&work.into_changes().0)?;
+    upkeep.note(&changes);
+    if let Some(epoch) = saved_in {
+        make_room(transaction, config, epoch)?;
     }
     Ok(answer)
+}
+
+/// Lets impressions go while an epoch has more than the limit: one for each unit of the impression that
+/// was saved, at most.
+fn make_room<T: Transaction<E>, E>(
+    transaction: &mut T,
+    config: &Config,
+    epoch: EpochIndex,
+) -> Result<(), E> {
+    let displaced = |transaction: &T| -> Result<Option<u32>, E> {
+        let units = transaction.units(epoch)?;
+        let largest = match config.store_limits.is_full(units) {
+            true => transaction.largest_site(epoch)?,
+            false => None,
+        };
+        Ok(config.store_limits.displaced(units, largest))
+    };
+    while let Some(order) = displaced(transaction)? {
+        let mut changes = ChangeSet::default();
+        changes.edited.push(Edit {
+            epoch,
+            order,
+            audience: None,
+        });
+        transaction.apply(&changes)?;
+    }
+    Ok(())
 }
 
 /// Makes a call on a user agent.
 macro_rules! perform {
     ($agent:expr, $call:expr) => {
         $agent.storage.begin().and_then(|transaction| {
-            perform(transaction, &$agent.config, &mut $agent.randomness, $call)
+            let (config, randomness) = (&$agent.config, &mut $agent.randomness);
+            perform(transaction, config, randomness, &mut $agent.upkeep, $call)
         })
     };
 }
@@ -201,6 +255,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             randomness,
             sealer: Box::new(Withhold),
             reserved: 0..0,
+            upkeep: Upkeep::default(),
         }
     }
 
@@ -324,11 +379,15 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             let (config, randomness) = (&self.config, &mut self.randomness);
             let mut transaction = self.storage.begin()?;
             for impression in parsed.iter().flatten() {
-                prepare(&mut transaction, config, randomness, |work| {
-                    work.save(impression)
-                })?;
+                prepare(
+                    &mut transaction,
+                    config,
+                    randomness,
+                    &mut self.upkeep,
+                    |work| work.save(impression),
+                )?;
             }
-            transaction.commit()?;
+            self.upkeep.commit(transaction)?;
         }
         Ok(parsed.into_iter().map(|it| it.map(|_| ())).collect())
     }
@@ -510,6 +569,25 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         forget_visits: bool,
         now: Timestamp,
     ) -> Result<(), AgentError<S::Error>> {
+        self.start_clearing(sites, forget_visits, now)?;
+        if forget_visits {
+            while self.upkeep(now).map_err(AgentError::Store)? {}
+        }
+        Ok(())
+    }
+
+    /// As [`clear_browsing_history`](Self::clear_browsing_history): when it returns, clearing is in
+    /// force for every call that follows; but what is stored goes with the slices of
+    /// [`upkeep`](Self::upkeep), which is due from then on, so that nobody waits for it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_clearing(
+        &mut self,
+        sites: &[String],
+        forget_visits: bool,
+        now: Timestamp,
+    ) -> Result<(), AgentError<S::Error>> {
         let sites = self.config.sites(sites.iter().map(String::as_str));
         let sites = sites.map_err(ApiError::from)?;
         if !forget_visits && sites.is_empty() {
@@ -533,6 +611,18 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Budget::all(&self.storage.begin()?)
     }
 
+    /// A page of [`budgets`](Self::budgets): see [`Budget::page`].
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn budgets_page(
+        &mut self,
+        behind: Option<Place>,
+        most: usize,
+    ) -> Result<(Vec<Budget>, Option<Place>), S::Error> {
+        Budget::page(&self.storage.begin()?, behind, most)
+    }
+
     /// The rules of epochs, from the first that is kept: each era has its own. The last one may still
     /// be to come.
     ///
@@ -554,27 +644,37 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         })
     }
 
-    /// Removes what no request can reach any more: expired impressions, epochs before the longest
-    /// lookback, and the names of sites that only they had. To be called now and then.
+    /// Removes what no request can reach any more, all of it: see [`upkeep`](Self::upkeep), which a
+    /// browser calls instead, as it does so in slices.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn maintain(&mut self, now: Timestamp) -> Result<(), S::Error> {
+        self.upkeep.start_over();
+        while self.upkeep(now)? {}
+        Ok(())
+    }
+
+    /// Whether [`upkeep`](Self::upkeep) has something to do: once a day, after history was cleared, and
+    /// when many names were given.
+    pub fn is_upkeep_due(&self, now: Timestamp) -> bool {
+        self.upkeep.is_due(now)
+    }
+
+    /// Removes a slice of what no request can reach any more, and says whether there is more to do:
+    /// rows of epochs before the longest lookback, whether or not anything was ever charged in them,
+    /// expired impressions, and the names of sites that nothing else names. To be called while it is
+    /// [due](Self::is_upkeep_due) and nobody waits. No call can tell whether it was.
     ///
     /// An epoch after the latest in which a conversion was measured is not closed by it: a clock
     /// that is wrong while nothing is measured does not end the API for good.
     ///
     /// # Errors
-    /// If the store failed.
-    pub fn maintain(&mut self, now: Timestamp) -> Result<(), S::Error> {
-        perform!(self, |work| {
-            work.sweeps = true;
-            // An impression can match at the very moment of its expiry (notes on the draft, row 12).
-            let expired = Selection::ExpiringBefore(now);
-            work.remove_impressions(expired, |impression| impression.expires < now)?;
-            if let Some(latest) = work.state.latest {
-                let measured = next(work.epoch(latest));
-                let reachable = work.starting_epoch(now);
-                work.prune_before(reachable.min(measured));
-            }
-            Ok(())
-        })
+    /// If the store failed. It begins anew with the next call then.
+    pub fn upkeep(&mut self, now: Timestamp) -> Result<bool, S::Error> {
+        let transaction = self.storage.begin()?;
+        self.upkeep
+            .slice(transaction, &self.config, &mut self.randomness, now)
     }
 
     fn answer(
@@ -701,27 +801,29 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         work.explain(conversion, measurement)
     }
 
-    /// Clearing with `forget_visits`: traces go, and the epochs they could be about with them.
+    /// Clearing with `forget_visits`: the epochs that traces could be about are closed, so that no
+    /// request reaches them any more, and the traces go with the next slices of upkeep.
     fn forget_visits(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
+        self.upkeep.start_over();
         perform!(self, |work| {
-            work.sweeps = true;
-            if sites.is_empty() {
-                work.remove_impressions(Selection::All, |_| true)?;
-            }
-            for site in sites {
-                if let Some(id) = work.view.site_id(site)? {
-                    let on_site = Selection::On(id);
-                    work.remove_impressions(on_site, |impression| impression.site == id)?;
-                }
-            }
             let until = work.state.latest_of(now);
             work.state.last_clear = work.state.last_clear.max(Some(until));
             if let Some(clear) = work.state.last_clear
                 && !work.state.timeline.eras().is_empty()
             {
-                work.prune_before(next(work.epoch(clear)));
+                work.close_before(next(work.epoch(clear)));
             }
-            work.changes.erase = true;
+            // Only under a clock that was ahead is there anything in later epochs.
+            let open = work.state.first_epoch;
+            if sites.is_empty() {
+                work.remove_impressions(Selection::From(open), |_| true)?;
+            }
+            for site in sites {
+                if let Some(id) = work.view.site_id(site)? {
+                    let on_site = Selection::On(id, open);
+                    work.remove_impressions(on_site, |impression| impression.site == id)?;
+                }
+            }
             Ok(())
         })
     }

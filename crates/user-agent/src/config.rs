@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bigbird::{Policy, Profile, StoreLimits, Timestamp};
+use bigbird::{Policy, Profile, ReadLimits, StoreLimits, Timestamp};
 
 use crate::clock::Rules;
 use crate::options::{AggregationProtocol, AggregationServices, Limits};
@@ -29,6 +29,8 @@ pub struct Config {
     pub release_after_ms: i64,
     /// How many impressions are kept.
     pub store_limits: StoreLimits,
+    /// How many impressions of an epoch a conversion reads.
+    pub read_limits: ReadLimits,
     /// How many shared conversions are kept; at least 1. A conversion is shared at once or never.
     /// When there are too many, the oldest of the conversion site that has most goes.
     pub max_shared_conversions: usize,
@@ -71,6 +73,7 @@ impl Config {
             domains,
             release_after_ms: 100,
             store_limits: StoreLimits::default(),
+            read_limits: ReadLimits::default(),
             max_shared_conversions: 1024,
             epoch_start: EpochStart::default(),
             shows_histograms: false,

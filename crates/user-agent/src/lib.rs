@@ -68,6 +68,7 @@ mod report;
 mod shared;
 mod site;
 mod storage;
+mod upkeep;
 mod work;
 
 pub use activation::Activation;
@@ -89,6 +90,6 @@ pub use shared::{HandleError, SharedConversion};
 pub use site::PublicSuffixList;
 pub use site::{Localhost, RegistrableDomains, Site, SiteError};
 pub use storage::{
-    ChangeSet, Row, Rows, SavedImpression, Selection, State, Storage, StoredObject, Transaction,
-    View,
+    ChangeSet, Forgotten, Place, Row, Rows, SavedImpression, Selection, State, Storage,
+    StoredObject, Transaction, View,
 };

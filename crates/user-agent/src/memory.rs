@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-use bigbird::attribution::{Crowd, Touch};
+use bigbird::attribution::{SiteSize, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Check, EpochIndex, EventStore, ImpressionStore, Ledger, LedgerView,
     Relevant, SiteId, UserAction,
@@ -15,7 +15,9 @@ use rustc_hash::FxBuildHasher;
 
 use crate::shared::SharedConversion;
 use crate::site::Site;
-use crate::storage::{ChangeSet, Row, Rows, State, Storage, StoredObject, Transaction, View};
+use crate::storage::{
+    ChangeSet, Forgotten, Row, Rows, State, Storage, StoredObject, Transaction, View,
+};
 
 /// Everything a user agent keeps, in memory. It lasts as long as the process, so it is for tests,
 /// for simulation, and for private browsing.
@@ -29,6 +31,7 @@ pub struct Memory {
     /// By number, so that the oldest come first.
     objects: BTreeMap<u64, StoredObject>,
     state: State,
+    revision: u64,
 }
 
 impl Memory {
@@ -119,8 +122,8 @@ impl View<Infallible> for MemoryTransaction<'_> {
         Ok(self.0.sites.last)
     }
 
-    fn has_many_names(&self) -> Result<bool, Infallible> {
-        Ok(self.0.site_count() >= self.0.sites.many)
+    fn revision(&self) -> Result<u64, Infallible> {
+        Ok(self.0.revision)
     }
 
     fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, Infallible> {
@@ -134,12 +137,12 @@ impl View<Infallible> for MemoryTransaction<'_> {
         Ok(objects.map(listed).collect())
     }
 
-    fn count(&self, epoch: EpochIndex) -> Result<u32, Infallible> {
-        Ok(self.0.impressions.count(epoch))
+    fn units(&self, epoch: EpochIndex) -> Result<u32, Infallible> {
+        Ok(self.0.impressions.units(epoch))
     }
 
-    fn crowd(&self, epoch: EpochIndex, site: SiteId) -> Result<Crowd, Infallible> {
-        Ok(self.0.impressions.crowd(epoch, site))
+    fn largest_site(&self, epoch: EpochIndex) -> Result<Option<SiteSize>, Infallible> {
+        Ok(self.0.impressions.largest_site(epoch))
     }
 
     fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), Infallible> {
@@ -192,6 +195,7 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
             sites,
             objects,
             state,
+            ..
         } = &mut *self.0;
         if let Some(changed) = &changes.state {
             state.clone_from(changed);
@@ -212,46 +216,35 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         for number in &changes.dropped_objects {
             objects.remove(number);
         }
-        if let Some(first) = changes.pruned_before {
-            ledger.prune_before(first);
-            impressions.prune_before(first);
-            closed.retain(|_, until| *until >= first);
-            objects.retain(|_, stored| stored.object.created() >= first);
+        if let Some(forgotten) = changes.forgotten {
+            let Forgotten {
+                pruned,
+                unreachable,
+                ..
+            } = forgotten;
+            ledger.prune_before(pruned);
+            ledger.forget_admissions_before(unreachable);
+            impressions.prune_before(pruned);
+            impressions.clear_before(unreachable);
+            closed.retain(|_, until| *until >= unreachable);
+            objects.retain(|_, stored| stored.object.created() >= pruned);
         }
         sites.forget(&changes.unnamed);
-        if changes.swept {
-            sites.many = MANY.max(2 * sites.names.len());
-        }
         Ok(())
     }
 
     fn commit(self) -> Result<(), Infallible> {
+        self.0.revision += 1;
         Ok(())
     }
 }
 
 /// The numbers of sites, and each name once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sites {
     names: HashMap<SiteId, Site, FxBuildHasher>,
     ids: HashTable<SiteId>,
     last: Option<SiteId>,
-    /// How many are many: twice as many as were in use when unused ones were last forgotten.
-    many: usize,
-}
-
-/// Fewer names than this are not many.
-const MANY: usize = 10_000;
-
-impl Default for Sites {
-    fn default() -> Self {
-        Self {
-            names: HashMap::default(),
-            ids: HashTable::new(),
-            last: None,
-            many: MANY,
-        }
-    }
 }
 
 impl Sites {

@@ -4,7 +4,7 @@
 //! rule is above this border: what the domain cap admits, which filters can pay, what is evicted,
 //! which names are unused. A store reads rows and writes them down, all of one change set or none.
 
-use bigbird::attribution::{Crowd, Edit};
+use bigbird::attribution::{Edit, SiteSize};
 use bigbird::{
     AttributionObject, AttributionQuery, Changes, EpochIndex, EventStore, Filter, Impression,
     LedgerView, MicroEpsilon, Policies, Policy, SiteId, Timestamp, UserAction,
@@ -73,6 +73,29 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
     /// Visits every row of some kind, impressions of an epoch in the order of saving.
     fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), E>;
 
+    /// Visits the next rows of some kind, in the order of their [`Place`]s, from behind a place on, and
+    /// says whether there are more: for work that is done in slices. A store that visits all of
+    /// them in a moment may give more than `most`.
+    fn visit_some(
+        &self,
+        rows: Rows,
+        behind: Option<Place>,
+        most: usize,
+        visit: &mut dyn FnMut(Row<'_>),
+    ) -> Result<bool, E> {
+        let _ = most;
+        self.visit(rows, &mut |row| {
+            if Some(row.place()) > behind {
+                visit(row);
+            }
+        })?;
+        Ok(false)
+    }
+
+    /// A number that is one more after each transaction that was committed, by whatever process: so
+    /// work in slices notices that somebody else has changed something in between.
+    fn revision(&self) -> Result<u64, E>;
+
     /// The number of a site, if it has one.
     fn site_id(&self, site: &Site) -> Result<Option<SiteId>, E>;
 
@@ -94,12 +117,6 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
             }
         })?;
         Ok(last)
-    }
-
-    /// Whether there are so many names that unused ones should be looked for after a call, and not
-    /// only when the user agent cleans up. A store that keeps them in memory may say so.
-    fn has_many_names(&self) -> Result<bool, E> {
-        Ok(false)
     }
 
     /// The last epoch in which no conversion of a site is to be measured, if the user cleared its
@@ -145,11 +162,57 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
         Ok(said)
     }
 
-    /// How many impressions an epoch has.
-    fn count(&self, epoch: EpochIndex) -> Result<u32, E>;
+    /// How many [units](Impression::units) the impressions of an epoch have.
+    fn units(&self, epoch: EpochIndex) -> Result<u32, E>;
 
-    /// The sites of a full epoch in which `site` saves an impression.
-    fn crowd(&self, epoch: EpochIndex, site: SiteId) -> Result<Crowd, E>;
+    /// The largest site of an epoch.
+    fn largest_site(&self, epoch: EpochIndex) -> Result<Option<SiteSize>, E>;
+
+    /// Whether any row is left that this would remove.
+    fn has_rows_before(&self, forgotten: Forgotten) -> Result<bool, E> {
+        let (mut found, pruned) = (false, forgotten.pruned);
+        let Forgotten { unreachable, .. } = forgotten;
+        for rows in [
+            Rows::Filters,
+            Rows::Admissions,
+            Rows::Closings,
+            Rows::Objects,
+        ] {
+            self.visit(rows, &mut |row| {
+                found |= match row {
+                    Row::Filter(epoch, ..) => epoch < pruned,
+                    Row::Object(stored) => stored.object.created() < pruned,
+                    Row::Admission(_, epoch, _) | Row::Closing(_, epoch) => epoch < unreachable,
+                    Row::Name(..) | Row::Impression(..) => false,
+                };
+            })?;
+        }
+        self.visit(Rows::Impressions(Selection::All), &mut |row| {
+            if let Row::Impression(epoch, ..) = row {
+                found |= epoch < unreachable;
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+/// The place of a row among those of its kind.
+pub type Place = [i64; 3];
+
+/// Epochs of which rows go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Forgotten {
+    /// Every row of an epoch before this one goes: filters, admissions, impressions, sites closed
+    /// until one of them, objects created in one of them. They pay nothing any more.
+    pub pruned: EpochIndex,
+    /// No request can reach an epoch before this one, as time has gone on; but it was not closed,
+    /// so that a clock which is wrong does not end the API. Its admissions, its impressions and the
+    /// sites closed until then go. What it paid stays.
+    pub unreachable: EpochIndex,
+    /// How many rows of each kind go at most, objects excepted; a store that removes all of them in a
+    /// moment may remove more.
+    pub most: u32,
 }
 
 /// Kinds of rows to visit.
@@ -174,12 +237,12 @@ pub enum Rows {
 pub enum Selection {
     /// All of them.
     All,
-    /// Those on a site.
-    On(SiteId),
+    /// Those on a site, in an epoch or later.
+    On(SiteId, EpochIndex),
     /// Those that a site saved, and those that list it as one that may measure them.
     Naming(SiteId),
-    /// Those that expire before a moment.
-    ExpiringBefore(Timestamp),
+    /// Those of an epoch and all later ones.
+    From(EpochIndex),
 }
 
 /// A row.
@@ -200,6 +263,24 @@ pub enum Row<'r> {
 }
 
 impl Row<'_> {
+    /// Its place among the rows of its kind.
+    pub fn place(&self) -> Place {
+        match *self {
+            Self::Name(site, _) | Self::Closing(site, _) => [i64::from(site.0), 0, 0],
+            Self::Filter(epoch, filter, _) => {
+                let (kind, id) = filter.key();
+                [epoch.0, i64::from(kind), id.cast_signed()]
+            }
+            // Those that the application numbers have the highest bit, and come last all the same.
+            Self::Admission(action, epoch, site) => {
+                let action = (action.0 ^ 1 << 63).cast_signed();
+                [epoch.0, action, i64::from(site.0)]
+            }
+            Self::Object(stored) => [stored.number.cast_signed(), 0, 0],
+            Self::Impression(epoch, order, _) => [epoch.0, i64::from(order), 0],
+        }
+    }
+
     /// Gives each site that it names by its number: those must keep them.
     pub fn each_site(&self, each: &mut dyn FnMut(SiteId)) {
         match self {
@@ -238,16 +319,36 @@ pub struct ChangeSet {
     pub objects: Vec<StoredObject>,
     /// Attribution objects to forget, by number.
     pub dropped_objects: Vec<u64>,
-    /// Every row of an epoch before this one goes: filters, admissions, impressions, sites closed
-    /// until one of them, objects created in one of them.
-    pub pruned_before: Option<EpochIndex>,
+    /// Epochs of which rows go.
+    pub forgotten: Option<Forgotten>,
     /// Sites that lose their number.
     pub unnamed: Vec<SiteId>,
-    /// Whether unused names were looked for: those that are left were all in use.
-    pub swept: bool,
     /// Whether what goes is to be erased for good, so that nobody finds it on the disk: it was
     /// cleared, or cleaned up, and not just displaced.
     pub erase: bool,
+}
+
+impl ChangeSet {
+    /// Gives each site that something it writes names by its number.
+    pub(crate) fn each_site(&self, each: &mut dyn FnMut(SiteId)) {
+        self.named.iter().for_each(|(id, _)| each(*id));
+        let charged = self.ledger.charges.iter();
+        charged
+            .filter_map(|it| it.filter.site())
+            .for_each(&mut *each);
+        self.ledger.admissions.iter().for_each(|it| each(it.site));
+        for saved in &self.saved {
+            Row::Impression(saved.epoch, 0, saved.impression()).each_site(each);
+        }
+        for audience in self.edited.iter().filter_map(|edit| edit.audience.as_ref()) {
+            let lists = [&audience.conversion_sites, &audience.conversion_callers];
+            lists.into_iter().flatten().copied().for_each(&mut *each);
+        }
+        self.closed.iter().for_each(|(site, _)| each(*site));
+        for stored in &self.objects {
+            Row::Object(stored).each_site(each);
+        }
+    }
 }
 
 /// An impression to save.

@@ -8,14 +8,15 @@ use bigbird::{
     Admission, Admit, Admitted, AttributionQuery, Capacity, Check, EpochIndex, Filter, LedgerView,
     Policies, Request, SiteId, Timestamp, UserAction, Window, admission,
 };
-use hashbrown::HashSet;
-use rustc_hash::FxBuildHasher;
 
 use crate::call::{ConversionCall, ImpressionCall, Querier};
 use crate::clock::{Timeline, days_after, days_before, next};
 use crate::config::{Config, EpochStart, Randomness};
 use crate::site::Site;
-use crate::storage::{ChangeSet, Row, Rows, SavedImpression, Selection, State, StoredObject, View};
+use crate::storage::{
+    ChangeSet, Forgotten, Row, Rows, SavedImpression, Selection, State, StoredObject, View,
+};
+use crate::upkeep::SLICE;
 
 /// A call in the making. Whatever it does, the store is only read; what it changes comes out as a
 /// [`ChangeSet`].
@@ -28,8 +29,8 @@ pub(crate) struct Work<'a, V, E, R> {
     pub(crate) config: &'a Config,
     pub(crate) randomness: &'a mut R,
     pub(crate) changes: ChangeSet,
-    /// Whether unused names are to be forgotten after it.
-    pub(crate) sweeps: bool,
+    /// The epoch in which it saved something: if that is over the limit, something goes after it.
+    pub(crate) saved_in: Option<EpochIndex>,
     /// The random numbers of the report so far.
     pub(crate) drawn: Vec<f64>,
     error: PhantomData<E>,
@@ -70,18 +71,18 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
             config,
             randomness,
             changes: ChangeSet::default(),
-            sweeps: false,
+            saved_in: None,
             drawn: Vec::new(),
             error: PhantomData,
         })
     }
 
-    /// What the call changes, and whether unused names are to be forgotten after it.
-    pub(crate) fn into_changes(mut self) -> (ChangeSet, bool) {
+    /// What the call changes.
+    pub(crate) fn into_changes(mut self) -> ChangeSet {
         if self.state != self.found {
             self.changes.state = Some(self.state);
         }
-        (self.changes, self.sweeps)
+        self.changes
     }
 
     /// Lets epochs begin if they have not begun.
@@ -167,13 +168,7 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         if !self.admit(user_action, epoch, site)? {
             return Ok(());
         }
-        if self.config.store_limits.full(self.view.count(epoch)?) {
-            self.changes.edited.push(Edit {
-                epoch,
-                order: self.view.crowd(epoch, site)?.displaced(),
-                audience: None,
-            });
-        }
+        self.saved_in = Some(epoch);
         self.changes.saved.push(SavedImpression {
             epoch,
             site,
@@ -270,6 +265,7 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         let terms = valid.terms.clone();
         let mut query = AttributionQuery::new(request, call.now, terms, valid.histogram_size);
         query.set_not_before(not_before);
+        query.set_read_limits(self.config.read_limits);
         query.set_caller(caller_id);
         query.set_impression_sites(self.site_ids(&valid.impression_sites, share)?);
         query.set_impression_callers(self.site_ids(&valid.impression_callers, share)?);
@@ -336,32 +332,6 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         Ok(free.unwrap_or(NOBODY))
     }
 
-    /// Forgets the names of sites that no row names: they tell where the user has been.
-    pub(crate) fn forget_unused_names(&mut self) -> Result<(), E> {
-        let mut used: HashSet<SiteId, FxBuildHasher> = HashSet::default();
-        for rows in [
-            Rows::Filters,
-            Rows::Admissions,
-            Rows::Closings,
-            Rows::Objects,
-            Rows::Impressions(Selection::All),
-        ] {
-            let mut visit = |row: Row<'_>| row.each_site(&mut |site| used.extend([site]));
-            self.view.visit(rows, &mut visit)?;
-        }
-        let unnamed = &mut self.changes.unnamed;
-        self.view.visit(Rows::Names, &mut |row| {
-            if let Row::Name(id, _) = row
-                && !used.contains(&id)
-            {
-                unnamed.push(id);
-            }
-        })?;
-        self.changes.swept = true;
-        self.changes.erase = true;
-        Ok(())
-    }
-
     /// Forgets a site at its own request: its impressions, and what it could still measure.
     pub(crate) fn forget_site(&mut self, site: SiteId) -> Result<(), E> {
         let edited = &mut self.changes.edited;
@@ -419,16 +389,19 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         Ok(())
     }
 
-    /// Forgets everything about the epochs before one, which from then on pay nothing: what was paid
-    /// for an object must not decide when it goes, or it would tell one epoch's data in another's
-    /// budget.
-    pub(crate) fn prune_before(&mut self, epoch: EpochIndex) {
+    /// Closes the epochs before one: from then on they pay nothing, and nothing can reach what is
+    /// stored of them. Shared conversions created in one go at once, as they count against a limit;
+    /// the rest goes with upkeep. What was paid for them must not decide when they go, or it would tell
+    /// one epoch's data in another's budget.
+    pub(crate) fn close_before(&mut self, epoch: EpochIndex) {
         let first = self.state.first_epoch.max(epoch);
         self.state.first_epoch = first;
         self.state.timeline.prune_before(first);
-        self.changes.pruned_before = Some(first);
-        // Those go anyway.
-        self.changes.edited.retain(|edit| edit.epoch >= first);
+        self.changes.forgotten = Some(Forgotten {
+            pruned: first,
+            unreachable: first,
+            most: SLICE,
+        });
     }
 
     /// Closes a conversion site up to and including an epoch, or further if it was.

@@ -8,16 +8,16 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use bigbird::attribution::{Crowd, Touch};
+use bigbird::attribution::{SiteSize, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Cause, Check, EpochIndex, EventStore, Fate, Filter, FilterKind,
     LedgerView, MicroEpsilon, Profile, Relevant, SiteId, Timestamp, UserAction,
 };
 use bigbird_user_agent::protocol::{Player, Request};
 use bigbird_user_agent::{
-    Action, AgentError, Call, ChangeSet, ConversionOptions, Explanation, ImpressionOptions, Memory,
-    MemoryTransaction, Querier, Row, Rows, ShareRefusal, SharedConversion, Site, State, Storage,
-    StoredObject, Transaction, UserAgent, View,
+    Action, AgentError, Call, ChangeSet, ConversionOptions, Explanation, Forgotten,
+    ImpressionOptions, Memory, MemoryTransaction, Place, Querier, Row, Rows, ShareRefusal,
+    SharedConversion, Site, State, Storage, StoredObject, Transaction, UserAgent, View,
 };
 use common::{Agent, Half, SERVICE, agent, at, handle, measure, released};
 
@@ -734,13 +734,20 @@ impl View<Infallible> for CountingTransaction<'_> {
         site_id(site: &Site) -> Option<SiteId>;
         site(id: SiteId) -> Option<Site>;
         last_site() -> Option<SiteId>;
-        has_many_names() -> bool;
+        revision() -> u64;
         closed_until(site: SiteId) -> Option<EpochIndex>;
-        count(epoch: EpochIndex) -> u32;
-        crowd(epoch: EpochIndex, site: SiteId) -> Crowd;
+        units(epoch: EpochIndex) -> u32;
+        largest_site(epoch: EpochIndex) -> Option<SiteSize>;
+        has_rows_before(forgotten: Forgotten) -> bool;
         object(shared: SharedConversion) -> Option<StoredObject>;
         objects() -> Vec<(u64, SiteId)>;
         visit(rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> ();
+        visit_some(
+            rows: Rows,
+            behind: Option<Place>,
+            most: usize,
+            visit: &mut dyn FnMut(Row<'_>)
+        ) -> bool;
     }
 }
 

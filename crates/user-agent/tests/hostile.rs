@@ -16,12 +16,19 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 const FLOOD: u32 = 1_000_000;
 
+/// As a browser does when nobody waits.
+fn look_after(agent: &mut Agent, now: Timestamp) {
+    if agent.is_upkeep_due(now) {
+        let Ok(_) = agent.upkeep(now);
+    }
+}
+
 /// A million impressions from one site, a new advertiser and match value for each, while ten other
 /// sites have ten impressions each.
 fn flood(profile: Profile) {
     let _alone = ALONE.lock();
     let config = Config::new(profile).with_service(SERVICE).for_testing();
-    let limit = config.store_limits.impressions_per_epoch.get() as usize;
+    let limit = config.store_limits.units_per_epoch.get() as usize;
     let before = ALLOCATED.load(Ordering::Relaxed);
     let mut agent = UserAgent::in_memory(config, Half);
     let start = 1_700_000_000_000;
@@ -46,6 +53,7 @@ fn flood(profile: Profile) {
         };
         let ms = i64::from(number / 1000);
         save(&mut agent, "spam.example", spam, ms, &options);
+        look_after(&mut agent, Timestamp(start + ms));
     }
     assert!(agent.storage().impressions().len() <= limit);
     // A number for each site that is named, twice as many before unused ones are swept out.
@@ -155,6 +163,7 @@ fn naming_sites_in_conversions_fills_no_memory() {
         let site = format!("c-{number}.example");
         let call = Call::new(&site, Timestamp(number));
         let _ = agent.measure_conversion(&call, &options).unwrap();
+        look_after(&mut agent, Timestamp(number));
     }
     assert!(agent.storage().site_count() <= 20_000);
     let bytes = ALLOCATED.load(Ordering::Relaxed) - before;

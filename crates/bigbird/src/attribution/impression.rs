@@ -65,6 +65,14 @@ impl Impression<'_> {
         self.intermediary.unwrap_or(self.site)
     }
 
+    /// What it counts against the limit of its epoch: one for itself, and one for each name that it
+    /// brings besides its site.
+    pub fn units(&self) -> u32 {
+        let lists = self.conversion_sites.len() + self.conversion_callers.len();
+        let names = lists + usize::from(self.intermediary.is_some());
+        u32::try_from(names).unwrap_or(u32::MAX).saturating_add(1)
+    }
+
     /// What becomes of it when a site asks to be forgotten (the draft's section `Clear-Site-Data`
     /// Integration, "clear impressions for a site").
     pub fn without(&self, site: SiteId) -> Forgetting {

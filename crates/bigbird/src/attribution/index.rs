@@ -1,19 +1,22 @@
 //! Finding the impressions of an epoch that a query names, without looking at the others.
 //!
-//! Each impression is a link in four chains: of its site, of its caller, of its match value and of
-//! its audience. A query walks the chains of the one property that it restricts most. Chains live
-//! in the slots themselves, 16 bytes an impression; besides, the index has an entry for each
-//! distinct site, caller, match value and audience of the epoch.
+//! Each impression is a link in three chains: of its site, of its caller and of its match value.
+//! Chains live in the slots themselves, 24 bytes an impression. Besides, it is listed under every
+//! pair of a conversion site and a caller that may measure it ([`Reach`]), in the order of attribution.
+//!
+//! A query looks through the shortest of these that holds what it asks for. If each of them is longer
+//! than the query may examine, it takes what may be measured in the order of attribution, and stops
+//! there ([`ReadLimits`]).
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
 use hashbrown::{HashMap, HashTable};
 use rustc_hash::FxBuildHasher;
 
 use super::impression::Impression;
-use super::query::AttributionQuery;
+use super::query::{AttributionQuery, ReadLimits};
 use super::store::SiteSize;
 use crate::{SiteId, Timestamp, UserAction};
 
@@ -32,18 +35,21 @@ pub(super) struct Slot {
     priority: i32,
     /// Or [`NONE`], when the impression was removed and the slot waits for compaction.
     pub(super) audience: u32,
-    /// The next slot in each of its chains.
-    next: [u32; 4],
+    /// The slots before and after it in each of its chains.
+    before: [u32; 3],
+    after: [u32; 3],
 }
+
+/// Priority, then time, then the place in the order of saving.
+type Rank = (i32, Timestamp, u32);
 
 /// No slot, or no audience.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The places of the four chains in [`Slot::next`].
+/// The places of the three chains in [`Slot::before`] and [`Slot::after`].
 const BY_SITE: usize = 0;
 const BY_CALLER: usize = 1;
 const BY_MATCH_VALUE: usize = 2;
-const BY_AUDIENCE: usize = 3;
 
 impl Slot {
     pub(super) fn new(impression: &Impression<'_>, audience: u32) -> Self {
@@ -57,8 +63,19 @@ impl Slot {
             histogram_index: impression.histogram_index,
             priority: impression.priority,
             audience,
-            next: [NONE; 4],
+            before: [NONE; 3],
+            after: [NONE; 3],
         }
+    }
+
+    /// Its place in the order of attribution, of several impressions of one epoch: the highest first.
+    fn rank(&self, at: u32) -> Rank {
+        (self.priority, self.timestamp, at)
+    }
+
+    /// What it counts against the limit of its epoch.
+    pub(super) fn units(&self, audiences: &Audiences) -> u32 {
+        self.impression(audiences).units()
     }
 
     pub(super) fn is_live(&self) -> bool {
@@ -205,17 +222,7 @@ fn hash_of(lists: (&[SiteId], &[SiteId])) -> u64 {
 struct Chain {
     first: u32,
     last: u32,
-    /// How many slots it has; removed ones count until compaction, except by site.
     len: u32,
-}
-
-impl Chain {
-    fn size(&self) -> SiteSize {
-        SiteSize {
-            impressions: self.len,
-            oldest: self.first,
-        }
-    }
 }
 
 impl Default for Chain {
@@ -228,22 +235,148 @@ impl Default for Chain {
     }
 }
 
-/// The chains of an epoch with many impressions.
+impl Chain {
+    /// Puts a slot at the end.
+    fn push(&mut self, slots: &mut [Slot], by: usize, at: u32) {
+        slots[at as usize].before[by] = self.last;
+        slots[at as usize].after[by] = NONE;
+        match slots.get_mut(self.last as usize) {
+            Some(last) => last.after[by] = at,
+            None => self.first = at,
+        }
+        self.last = at;
+        self.len += 1;
+    }
+
+    /// Takes a slot out.
+    fn remove(&mut self, slots: &mut [Slot], by: usize, at: u32) {
+        let Slot { before, after, .. } = slots[at as usize];
+        match slots.get_mut(before[by] as usize) {
+            Some(slot) => slot.after[by] = after[by],
+            None => self.first = after[by],
+        }
+        match slots.get_mut(after[by] as usize) {
+            Some(slot) => slot.before[by] = before[by],
+            None => self.last = before[by],
+        }
+        self.len -= 1;
+    }
+}
+
+/// The chain of a site, and what its impressions count against the limit of the epoch.
+#[derive(Debug, Clone, Copy, Default)]
+struct SiteChain {
+    chain: Chain,
+    units: u32,
+}
+
+impl SiteChain {
+    fn size(&self) -> SiteSize {
+        SiteSize {
+            units: self.units,
+            oldest: self.chain.first,
+        }
+    }
+}
+
+/// Who may measure an impression: a conversion site, or any if none is named; through a caller, or
+/// any. An impression that names several is listed under each pair, so that a query finds what it may
+/// measure under few keys, and nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Reach {
+    site: Option<SiteId>,
+    caller: Option<SiteId>,
+}
+
+impl Reach {
+    /// Every pair that may measure an impression of an audience.
+    fn of(sites: &[SiteId], callers: &[SiteId]) -> impl Iterator<Item = Self> {
+        fn each(list: &[SiteId]) -> impl Iterator<Item = Option<SiteId>> + Clone {
+            let any = list.is_empty().then_some(None);
+            any.into_iter().chain(list.iter().copied().map(Some))
+        }
+        let callers = each(callers);
+        each(sites).flat_map(move |site| {
+            let callers = callers.clone();
+            callers.map(move |caller| Self { site, caller })
+        })
+    }
+
+    /// The keys under which a query finds everything that it may measure. Only with several callers
+    /// can an impression be under more than one.
+    fn asked_by(query: &AttributionQuery) -> impl Iterator<Item = Self> {
+        let callers = &query.callers;
+        let site = Some(query.request.conversion_site);
+        let new = |(at, caller): (usize, &SiteId)| {
+            let first = !callers[..at].contains(caller);
+            first.then_some(Some(*caller))
+        };
+        let callers = callers.iter().enumerate().filter_map(new);
+        let callers = std::iter::once(None).chain(callers);
+        callers.flat_map(move |caller| [site, None].map(|site| Self { site, caller }))
+    }
+}
+
+/// Slots in the order of attribution, the first to get credit last.
+#[derive(Debug, Clone)]
+enum Ranking {
+    /// Most audiences of a long tail have one impression.
+    One(u32),
+    Many(VecDeque<u32>),
+}
+
+impl Ranking {
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(list) => list.len(),
+        }
+    }
+
+    fn get(&self, at: usize) -> Option<u32> {
+        match self {
+            Self::One(slot) => (at == 0).then_some(*slot),
+            Self::Many(list) => list.get(at).copied(),
+        }
+    }
+
+    fn insert(&mut self, slots: &[Slot], at: u32) {
+        if let Self::One(first) = self {
+            *self = Self::Many(VecDeque::from([*first]));
+        }
+        let Self::Many(list) = self else { return };
+        let rank = |&at: &u32| slots[at as usize].rank(at);
+        let own = rank(&at);
+        match list.back() {
+            // Time goes on, and most impressions have the same priority.
+            Some(last) if rank(last) < own => list.push_back(at),
+            _ => {
+                let place = list.partition_point(|other| rank(other) < own);
+                list.insert(place, at);
+            }
+        }
+    }
+
+    /// Takes a slot out, and says whether any is left.
+    fn remove(&mut self, slots: &[Slot], at: u32) -> bool {
+        let Self::Many(list) = self else { return false };
+        let rank = |&at: &u32| slots[at as usize].rank(at);
+        if let Ok(place) = list.binary_search_by_key(&rank(&at), rank) {
+            list.remove(place);
+        }
+        !list.is_empty()
+    }
+}
+
+/// The chains and rankings of an epoch with many impressions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Index {
-    sites: Map<SiteId, Chain>,
+    sites: Map<SiteId, SiteChain>,
     callers: Map<SiteId, Chain>,
     match_values: Map<u32, Chain>,
-    /// By number of audience.
-    audiences: Vec<Chain>,
-    /// The audiences that name a conversion site, and the audiences that name none.
-    naming_site: Lists,
-    any_site: Vec<u32>,
-    /// Of the latter, those that name a conversion caller, and those that name none.
-    naming_caller: Lists,
-    anyone: Vec<u32>,
+    reach: Map<Reach, Ranking>,
     /// The sites by size. Built when the epoch is first full.
-    crowd: Option<BTreeSet<(SiteSize, SiteId)>>,
+    by_size: Option<BTreeSet<(SiteSize, SiteId)>>,
 }
 
 impl Index {
@@ -252,218 +385,233 @@ impl Index {
         self.sites.clear();
         self.callers.clear();
         self.match_values.clear();
-        self.audiences.clear();
-        self.naming_site.clear();
-        self.any_site.clear();
-        self.naming_caller.clear();
-        self.anyone.clear();
-        self.crowd = None;
+        self.reach.clear();
+        self.by_size = None;
     }
 
-    /// Puts the slot at `at`, newer than all that are linked, at the end of its chains.
+    /// Adds the slot at `at`, newer than all that are there.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the limit on impressions keeps slots below four billion"
     )]
     pub(super) fn link(&mut self, slots: &mut [Slot], audiences: &Audiences, at: usize) {
-        let slot = slots[at];
-        while self.audiences.len() <= slot.audience as usize {
-            let id = self.audiences.len() as u32;
-            self.audiences.push(Chain::default());
-            self.list_audience(id, audiences);
-        }
-        let before = self.sites.get(&slot.site).copied();
-        let chains = [
-            self.sites.entry(slot.site).or_default(),
-            self.callers.entry(slot.caller).or_default(),
-            self.match_values.entry(slot.match_value).or_default(),
-            &mut self.audiences[slot.audience as usize],
-        ];
-        for (by, chain) in chains.into_iter().enumerate() {
-            if chain.first == NONE {
-                chain.first = at as u32;
-            } else {
-                slots[chain.last as usize].next[by] = at as u32;
+        let (slot, at) = (slots[at], at as u32);
+        let caller = self.callers.entry(slot.caller).or_default();
+        caller.push(slots, BY_CALLER, at);
+        let match_value = self.match_values.entry(slot.match_value).or_default();
+        match_value.push(slots, BY_MATCH_VALUE, at);
+        self.resize(slot.site, |site| {
+            site.chain.push(slots, BY_SITE, at);
+            site.units += slot.units(audiences);
+        });
+        self.list(slots, audiences, at);
+    }
+
+    /// Takes a slot out, before it is emptied.
+    pub(super) fn unlink(&mut self, slots: &mut [Slot], audiences: &Audiences, at: u32) {
+        fn take<K: Eq + Hash>(
+            map: &mut Map<K, Chain>,
+            key: &K,
+            slots: &mut [Slot],
+            by: usize,
+            at: u32,
+        ) {
+            if let Some(chain) = map.get_mut(key) {
+                chain.remove(slots, by, at);
+                if chain.len == 0 {
+                    map.remove(key);
+                }
             }
-            chain.last = at as u32;
-            chain.len += 1;
         }
-        if let Some(crowd) = &mut self.crowd {
-            let after = self.sites[&slot.site];
-            if let Some(before) = before {
-                crowd.remove(&(before.size(), slot.site));
-            }
-            crowd.insert((after.size(), slot.site));
+        let slot = slots[at as usize];
+        self.unlist(slots, audiences, at);
+        take(&mut self.callers, &slot.caller, slots, BY_CALLER, at);
+        let match_values = &mut self.match_values;
+        take(match_values, &slot.match_value, slots, BY_MATCH_VALUE, at);
+        self.by_size();
+        self.resize(slot.site, |site| {
+            site.chain.remove(slots, BY_SITE, at);
+            site.units -= slot.units(audiences);
+        });
+    }
+
+    /// Replaces who may measure the slot at `at`.
+    pub(super) fn change_audience(
+        &mut self,
+        slots: &mut [Slot],
+        audiences: &Audiences,
+        at: u32,
+        audience: u32,
+    ) {
+        self.unlist(slots, audiences, at);
+        let before = slots[at as usize].units(audiences);
+        slots[at as usize].audience = audience;
+        let slot = slots[at as usize];
+        self.resize(slot.site, |site| {
+            site.units = site.units - before + slot.units(audiences);
+        });
+        self.list(slots, audiences, at);
+    }
+
+    /// Lists a slot under everyone who may measure it.
+    fn list(&mut self, slots: &[Slot], audiences: &Audiences, at: u32) {
+        let (sites, callers) = audiences.members(slots[at as usize].audience);
+        for reach in Reach::of(sites, callers) {
+            let ranking = self.reach.entry(reach);
+            ranking
+                .and_modify(|ranking| ranking.insert(slots, at))
+                .or_insert(Ranking::One(at));
         }
     }
 
-    /// How many impressions a site has.
-    pub(super) fn site(&self, site: SiteId) -> Option<SiteSize> {
-        self.sites.get(&site).map(Chain::size)
+    fn unlist(&mut self, slots: &[Slot], audiences: &Audiences, at: u32) {
+        let (sites, callers) = audiences.members(slots[at as usize].audience);
+        for reach in Reach::of(sites, callers) {
+            if let Some(ranking) = self.reach.get_mut(&reach)
+                && !ranking.remove(slots, at)
+            {
+                self.reach.remove(&reach);
+            }
+        }
+    }
+
+    /// Changes the impressions of a site, and its place among the sites by size.
+    fn resize(&mut self, site: SiteId, change: impl FnOnce(&mut SiteChain)) {
+        let of_site = self.sites.entry(site).or_default();
+        let before = of_site.size();
+        change(of_site);
+        let after = of_site.size();
+        let empty = of_site.chain.len == 0;
+        if empty {
+            self.sites.remove(&site);
+        }
+        if let Some(by_size) = &mut self.by_size {
+            // Most often it is the largest.
+            if by_size.last() == Some(&(before, site)) {
+                by_size.pop_last();
+            } else {
+                by_size.remove(&(before, site));
+            }
+            if !empty {
+                by_size.insert((after, site));
+            }
+        }
     }
 
     /// The largest site.
     pub(super) fn largest_site(&self) -> Option<SiteSize> {
-        match &self.crowd {
-            Some(crowd) => crowd.last().map(|(size, _)| *size),
-            None => self.sites.values().map(Chain::size).max(),
+        match &self.by_size {
+            Some(by_size) => by_size.last().map(|(size, _)| *size),
+            None => self.sites.values().map(SiteChain::size).max(),
         }
     }
 
-    /// Takes a slot out of its site's chain, if it is the oldest there, and says whether it was.
-    pub(super) fn unlink_oldest(&mut self, slots: &[Slot], at: u32) -> bool {
-        let site = slots[at as usize].site;
-        let sites = &mut self.sites;
-        let crowd = self.crowd.get_or_insert_with(|| {
+    fn by_size(&mut self) {
+        let sites = &self.sites;
+        self.by_size.get_or_insert_with(|| {
             let sizes = sites.iter().map(|(&site, chain)| (chain.size(), site));
             sizes.collect()
         });
-        let Some(chain) = sites.get_mut(&site).filter(|chain| chain.first == at) else {
-            return false;
-        };
-        // Most often it is the largest.
-        let size = chain.size();
-        if crowd.last().is_some_and(|largest| *largest == (size, site)) {
-            crowd.pop_last();
-        } else {
-            crowd.remove(&(size, site));
-        }
-        chain.first = slots[at as usize].next[BY_SITE];
-        chain.len -= 1;
-        if chain.len == 0 {
-            sites.remove(&site);
-        } else {
-            crowd.insert((chain.size(), site));
-        }
-        true
     }
 
-    /// Visits every slot that a query may match: all that share the property which the query
-    /// restricts most.
+    /// Visits the slots that a query may match: all that share the property which the query restricts
+    /// most, if they are no more than it may examine; else the first that it may measure, in the
+    /// order of attribution. Some may be visited twice if several call.
     pub(super) fn visit(
         &self,
         slots: &[Slot],
-        audiences: &Audiences,
         query: &AttributionQuery,
         mut visit: impl FnMut(u32),
     ) {
-        let mut fewest = 0;
-        self.visit_audiences(audiences, query, |chain| fewest += u64::from(chain.len));
-        let mut best = BY_AUDIENCE;
+        let ReadLimits { examined, .. } = query.read_limits();
+        let reach = || Reach::asked_by(query).filter_map(|key| self.reach.get(&key));
+        let mut fewest: u64 = reach().map(|ranking| ranking.len() as u64).sum();
+        let mut best = None;
+        let sites = &self.sites;
+        let of_site = |site: &SiteId| sites.get(site).map(|site| &site.chain);
         let restricted = [
-            (BY_SITE, total(&self.sites, &query.impression_sites)),
-            (BY_CALLER, total(&self.callers, &query.impression_callers)),
+            (BY_SITE, total(&query.impression_sites, of_site)),
+            (
+                BY_CALLER,
+                total(&query.impression_callers, |it| self.callers.get(it)),
+            ),
             (
                 BY_MATCH_VALUE,
-                total(&self.match_values, &query.match_values),
+                total(&query.match_values, |it| self.match_values.get(it)),
             ),
         ];
         for (by, count) in restricted {
             if let Some(count) = count.filter(|&count| count < fewest) {
-                (best, fewest) = (by, count);
+                (best, fewest) = (Some(by), count);
             }
         }
+        if fewest > u64::from(examined) {
+            return first_ranked(slots, reach(), examined, visit);
+        }
+        let Some(best) = best else {
+            for ranking in reach() {
+                (0..ranking.len())
+                    .filter_map(|at| ranking.get(at))
+                    .for_each(&mut visit);
+            }
+            return;
+        };
         let mut walk = |chain: &Chain| {
             let mut at = chain.first;
             while let Some(slot) = slots.get(at as usize) {
                 visit(at);
-                at = slot.next[best];
+                at = slot.after[best];
             }
         };
         match best {
-            BY_SITE => chains(&self.sites, &query.impression_sites).for_each(&mut walk),
-            BY_CALLER => chains(&self.callers, &query.impression_callers).for_each(&mut walk),
-            BY_MATCH_VALUE => chains(&self.match_values, &query.match_values).for_each(&mut walk),
-            _ => self.visit_audiences(audiences, query, walk),
+            BY_SITE => chains(&query.impression_sites, of_site).for_each(&mut walk),
+            BY_CALLER => {
+                let callers = chains(&query.impression_callers, |it| self.callers.get(it));
+                callers.for_each(&mut walk);
+            }
+            _ => {
+                let values = chains(&query.match_values, |it| self.match_values.get(it));
+                values.for_each(&mut walk);
+            }
         }
     }
+}
 
-    /// Visits the chain of each audience that the conversion site and a caller belong to.
-    fn visit_audiences(
-        &self,
-        audiences: &Audiences,
-        query: &AttributionQuery,
-        mut visit: impl FnMut(&Chain),
-    ) {
-        let mut visit_permitted = |id: u32| {
-            let (_, callers) = audiences.members(id);
-            let permitted = |caller: &SiteId| callers.is_empty() || callers.contains(caller);
-            if query.callers.iter().any(permitted) {
-                visit(&self.audiences[id as usize]);
-            }
+/// Visits the first `count` slots of several rankings, in the order of attribution.
+fn first_ranked<'r>(
+    slots: &[Slot],
+    rankings: impl Iterator<Item = &'r Ranking>,
+    count: u32,
+    mut visit: impl FnMut(u32),
+) {
+    let head = |ranking: &'r Ranking, left: usize| {
+        let at = ranking.get(left.checked_sub(1)?)?;
+        Some((slots[at as usize].rank(at), left))
+    };
+    let rankings: Vec<&Ranking> = rankings.collect();
+    let heads = rankings.iter().enumerate().filter_map(|(number, ranking)| {
+        head(ranking, ranking.len()).map(|(rank, left)| (rank, number, left))
+    });
+    let mut heads: BinaryHeap<(Rank, usize, usize)> = heads.collect();
+    for _ in 0..count {
+        let Some(((_, _, at), number, left)) = heads.pop() else {
+            return;
         };
-        match query.callers.as_slice() {
-            [caller] => {
-                self.anyone.iter().copied().for_each(&mut visit_permitted);
-                self.naming_caller
-                    .of(*caller)
-                    .for_each(&mut visit_permitted);
-            }
-            _ => self.any_site.iter().copied().for_each(&mut visit_permitted),
-        }
-        let site = query.request.conversion_site;
-        self.naming_site.of(site).for_each(&mut visit_permitted);
-    }
-
-    fn list_audience(&mut self, id: u32, audiences: &Audiences) {
-        let (sites, callers) = audiences.members(id);
-        for &site in sites {
-            self.naming_site.push(site, id);
-        }
-        if sites.is_empty() {
-            self.any_site.push(id);
-            if callers.is_empty() {
-                self.anyone.push(id);
-            }
-            for &caller in callers {
-                self.naming_caller.push(caller, id);
-            }
+        visit(at);
+        if let Some((rank, left)) = head(rankings[number], left - 1) {
+            heads.push((rank, number, left));
         }
     }
 }
 
-/// A list of numbers for each site, most of them short: links of all lists in one vector.
-#[derive(Debug, Clone, Default)]
-struct Lists {
-    newest: Map<SiteId, u32>,
-    links: Vec<(u32, u32)>,
-}
-
-impl Lists {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the limit on impressions keeps the links below four billion"
-    )]
-    fn push(&mut self, site: SiteId, number: u32) {
-        let newest = self.newest.entry(site).or_insert(NONE);
-        let link = self.links.len() as u32;
-        self.links.push((number, *newest));
-        *newest = link;
-    }
-
-    fn clear(&mut self) {
-        self.newest.clear();
-        self.links.clear();
-    }
-
-    fn of(&self, site: SiteId) -> impl Iterator<Item = u32> {
-        let mut next = self.newest.get(&site).copied().unwrap_or(NONE);
-        std::iter::from_fn(move || {
-            let &(number, earlier) = self.links.get(next as usize)?;
-            next = earlier;
-            Some(number)
-        })
-    }
-}
-
-fn chains<'a, K: Eq + Hash>(
-    map: &'a Map<K, Chain>,
+fn chains<'a, K>(
     names: &'a [K],
+    chain: impl Fn(&K) -> Option<&'a Chain>,
 ) -> impl Iterator<Item = &'a Chain> {
-    names.iter().filter_map(|name| map.get(name))
+    names.iter().filter_map(chain)
 }
 
 /// How many slots the named chains have together; `None` when nothing is named.
-fn total<K: Eq + Hash>(map: &Map<K, Chain>, names: &[K]) -> Option<u64> {
-    (!names.is_empty()).then(|| chains(map, names).map(|chain| u64::from(chain.len)).sum())
+fn total<'a, K>(names: &'a [K], chain: impl Fn(&K) -> Option<&'a Chain>) -> Option<u64> {
+    (!names.is_empty()).then(|| chains(names, chain).map(|chain| u64::from(chain.len)).sum())
 }

@@ -442,6 +442,10 @@ impl Query for SnapshotQuery<'_> {
         self.0.relevant(impression)
     }
 
+    fn keep_first(&self, events: &mut Vec<Relevant<Touch>>, begin: usize) {
+        self.0.keep_first(events, begin);
+    }
+
     fn report(
         &self,
         events: &mut [Relevant<Touch>],

@@ -78,6 +78,40 @@ pub struct AttributionQuery {
     pub(crate) match_values: Vec<u32>,
     pub(crate) terms: Terms,
     histogram_size: HistogramSize,
+    read_limits: ReadLimits,
+}
+
+/// How much a query reads of one epoch, so that its work is bounded whatever is stored.
+///
+/// Impressions are read in the order of attribution: by priority, then the newest, then the later
+/// saved. So a query that leaves some out gives the histogram it would have given; only who pays
+/// changes, as an impression that is not read has no part in it. The limits are per epoch and never
+/// per window: what is read of an epoch is a function of that epoch and the query alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadLimits {
+    /// How many relevant impressions count at most. A query never reads fewer than its credit list
+    /// has shares.
+    pub relevant: u32,
+    /// How many impressions are looked at to find them. If more than this are open to the conversion
+    /// site, and more have a listed impression site, caller or match value, only the first of those
+    /// open to it are looked at, and what comes later is as if it were not stored. At least 32, and
+    /// at least as many as count.
+    pub examined: u32,
+}
+
+impl ReadLimits {
+    /// So many are looked at without an index.
+    pub(super) const LEAST_EXAMINED: u32 = 32;
+}
+
+impl Default for ReadLimits {
+    /// 1,000 relevant impressions of 2,000 that are looked at.
+    fn default() -> Self {
+        Self {
+            relevant: 1000,
+            examined: 2000,
+        }
+    }
 }
 
 /// What a conversion is worth, how that is divided, and the noise that hides it. Valid by
@@ -179,6 +213,7 @@ impl AttributionQuery {
             match_values: Vec::new(),
             terms,
             histogram_size,
+            read_limits: ReadLimits::default(),
         }
     }
 
@@ -252,6 +287,22 @@ impl AttributionQuery {
     /// Asks about impressions saved at this moment or later: now − lookback.
     pub fn set_not_before(&mut self, moment: Timestamp) {
         self.not_before = moment;
+    }
+
+    /// Reads at most so much of an epoch.
+    pub fn set_read_limits(&mut self, limits: ReadLimits) {
+        self.read_limits = limits;
+    }
+
+    /// How much it reads of an epoch.
+    pub fn read_limits(&self) -> ReadLimits {
+        let shares = u32::try_from(self.terms.credit.len()).unwrap_or(u32::MAX);
+        let relevant = self.read_limits.relevant.max(shares);
+        let least = relevant.max(ReadLimits::LEAST_EXAMINED);
+        ReadLimits {
+            relevant,
+            examined: self.read_limits.examined.max(least),
+        }
     }
 
     /// Asks about a conversion of another value. For simulations.
@@ -341,15 +392,6 @@ impl AttributionQuery {
         events: &'e mut [Relevant<Touch>],
         draws: &mut Draws<'_>,
     ) -> impl Iterator<Item = (&'e Relevant<Touch>, u32)> + use<'e> {
-        // At equal priority and time, the later saved comes first (notes on the draft, row 14).
-        let rank = |event: &Relevant<Touch>| {
-            let Touch {
-                priority,
-                timestamp,
-                ..
-            } = event.detail;
-            std::cmp::Reverse((priority, timestamp, event.epoch, event.order))
-        };
         let count = events.len().min(self.terms.credit.len());
         if count > 0 && count < events.len() {
             events.select_nth_unstable_by_key(count - 1, rank);
@@ -366,6 +408,17 @@ impl AttributionQuery {
             .iter()
             .zip(one.into_iter().chain(many.into_iter().flatten()))
     }
+}
+
+/// The order of attribution: the least gets credit first. At equal priority and time, the later saved
+/// comes first (notes on the draft, row 14).
+fn rank(event: &Relevant<Touch>) -> impl Ord + use<> {
+    let Touch {
+        priority,
+        timestamp,
+        ..
+    } = event.detail;
+    std::cmp::Reverse((priority, timestamp, event.epoch, event.order))
 }
 
 impl Query for AttributionQuery {
@@ -412,6 +465,14 @@ impl Query for AttributionQuery {
             caller,
             permitted,
         })
+    }
+
+    fn keep_first(&self, events: &mut Vec<Relevant<Touch>>, begin: usize) {
+        let most = self.read_limits().relevant as usize;
+        if events.len() - begin > most {
+            events[begin..].select_nth_unstable_by_key(most, rank);
+            events.truncate(begin + most);
+        }
     }
 
     fn report(

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 use super::impression::{Audience, Impression};
 use super::index::{Audiences, Index, NONE, Slot};
-use super::query::{AttributionQuery, Touch, named};
+use super::query::{AttributionQuery, ReadLimits, Touch, named};
 use crate::epochs::{Epochs, Recycle};
 use crate::query::{EventStore, Query, Relevant};
 use crate::{EpochIndex, SiteId};
@@ -15,59 +15,46 @@ use crate::{EpochIndex, SiteId};
 /// How many impressions are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreLimits {
-    /// In one epoch. While `sites × 1,000` is at most this, every site keeps at least 1,000.
-    pub impressions_per_epoch: NonZeroU32,
+    /// In one epoch, in [units](Impression::units): one for an impression and one for each name that
+    /// it brings. While `sites × 1,000` is at most this, every site keeps at least 1,000.
+    ///
+    /// When an epoch has more, the oldest impression of the site that has most of it goes; of several
+    /// such sites, of the one whose oldest impression is oldest; and so on until the rest fits. So a
+    /// flood from one site displaces that site's own impressions, and a site keeps its fair part of
+    /// the limit; and an epoch never displaces another's: what is kept of an epoch is a function of
+    /// what was saved in it.
+    pub units_per_epoch: NonZeroU32,
 }
 
 impl Default for StoreLimits {
-    /// 100,000 impressions an epoch: 1,000 for each of 100 sites.
+    /// 100,000 units an epoch: 1,000 impressions for each of 100 sites.
     fn default() -> Self {
         Self {
-            impressions_per_epoch: NonZeroU32::MIN.saturating_add(99_999),
+            units_per_epoch: NonZeroU32::MIN.saturating_add(99_999),
         }
     }
 }
 
 impl StoreLimits {
-    /// Whether an epoch with so many impressions has to lose one when another is saved.
-    pub fn full(&self, impressions: u32) -> bool {
-        impressions >= self.impressions_per_epoch.get()
+    /// Whether an epoch with so many units has to lose an impression.
+    pub fn is_full(&self, units: u32) -> bool {
+        units > self.units_per_epoch.get()
+    }
+
+    /// Which impression goes, by its place in the order of saving, if an epoch has so many units and
+    /// this is its largest site.
+    pub fn displaced(&self, units: u32, largest: Option<SiteSize>) -> Option<u32> {
+        largest
+            .filter(|_| self.is_full(units))
+            .map(|largest| largest.oldest)
     }
 }
 
-/// The sites of an epoch in which one of them saves an impression, as far as it matters for which
-/// impression goes when the epoch is full.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Crowd {
-    /// The largest of the sites.
-    pub largest: Option<SiteSize>,
-    /// The site that saves, if it has impressions already.
-    pub own: Option<SiteSize>,
-}
-
-impl Crowd {
-    /// Which impression goes when the site saves one more in a full epoch, by its place in the order
-    /// of saving.
-    ///
-    /// That is the oldest impression of the site that then has most; of
-    /// several such sites, of the one whose oldest impression is oldest. So a flood from one site
-    /// displaces that site's own impressions, and a site keeps its fair part of the limit; and an
-    /// epoch never displaces another's: what is kept of an epoch is a function of what was saved in
-    /// it.
-    pub fn displaced(self) -> u32 {
-        let own = SiteSize {
-            impressions: self.own.map_or(1, |own| own.impressions.saturating_add(1)),
-            oldest: self.own.map_or(NONE, |own| own.oldest),
-        };
-        self.largest.map_or(own, |largest| largest.max(own)).oldest
-    }
-}
-
-/// How many impressions a site has in an epoch. The larger one has more, or an older oldest one.
+/// How much of an epoch a site has. The larger one has more, or an older oldest impression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteSize {
-    /// How many.
-    pub impressions: u32,
+    /// How many units its impressions have together.
+    pub units: u32,
     /// The place of the oldest in the order of saving.
     pub oldest: u32,
 }
@@ -75,7 +62,7 @@ pub struct SiteSize {
 impl Ord for SiteSize {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_age = other.oldest.cmp(&self.oldest);
-        self.impressions.cmp(&other.impressions).then(by_age)
+        self.units.cmp(&other.units).then(by_age)
     }
 }
 
@@ -101,7 +88,7 @@ pub struct Edit {
 ///
 /// The cost of a query follows what can match, not what is stored: an epoch with more than a few
 /// impressions has an index by impression site, by caller, by match value and by who may measure.
-/// When an epoch is full, [`Crowd::displaced`] says what goes.
+/// When an epoch is full, [`StoreLimits`] says what goes.
 #[derive(Debug, Clone, Default)]
 pub struct ImpressionStore {
     limits: StoreLimits,
@@ -123,34 +110,29 @@ impl ImpressionStore {
         let Some(store) = self.epochs.get_or_create(epoch) else {
             return false;
         };
-        let displaced = match self.limits.full(store.count()) {
-            true => Some(store.crowd(impression.site).displaced()),
-            false => None,
-        };
         store.append(impression);
-        if let Some(order) = displaced {
+        while let Some(order) = self.limits.displaced(store.units, store.largest_site()) {
             store.edit([(order, None)]);
         }
         true
     }
 
-    /// Saves an impression, whatever the limits: for whoever has asked [`Crowd::displaced`]
-    /// already. An epoch that was pruned keeps nothing.
+    /// Saves an impression, whatever the limits: for whoever applies them afterwards. An epoch that
+    /// was pruned keeps nothing.
     pub fn append(&mut self, epoch: EpochIndex, impression: &Impression<'_>) {
         if let Some(store) = self.epochs.get_or_create(epoch) {
             store.append(impression);
         }
     }
 
-    /// How many impressions an epoch has.
-    pub fn count(&self, epoch: EpochIndex) -> u32 {
-        self.epochs.get(epoch).map_or(0, EpochStore::count)
+    /// How many units the impressions of an epoch have.
+    pub fn units(&self, epoch: EpochIndex) -> u32 {
+        self.epochs.get(epoch).map_or(0, |store| store.units)
     }
 
-    /// The sites of an epoch in which `site` saves an impression.
-    pub fn crowd(&self, epoch: EpochIndex, site: SiteId) -> Crowd {
-        let store = self.epochs.get(epoch);
-        store.map_or(Crowd::default(), |store| store.crowd(site))
+    /// The largest site of an epoch.
+    pub fn largest_site(&self, epoch: EpochIndex) -> Option<SiteSize> {
+        self.epochs.get(epoch)?.largest_site()
     }
 
     /// Makes changes to impressions. Places are those from before the first of them.
@@ -215,6 +197,15 @@ impl ImpressionStore {
         edits.len()
     }
 
+    /// Forgets the impressions of the epochs before `epoch`, which may get new ones.
+    pub fn clear_before(&mut self, epoch: EpochIndex) {
+        for (index, store) in self.epochs.iter_mut() {
+            if index < epoch {
+                store.recycle();
+            }
+        }
+    }
+
     /// Forgets the epochs before `epoch`.
     pub fn prune_before(&mut self, epoch: EpochIndex) {
         self.epochs.prune_before(epoch);
@@ -244,7 +235,7 @@ impl EventStore<AttributionQuery> for ImpressionStore {
 
 /// From this many impressions on, an epoch has an index. Below, looking at each is faster, and a
 /// simulated device of three impressions pays for nothing.
-const INDEXED: usize = 32;
+const INDEXED: usize = ReadLimits::LEAST_EXAMINED as usize;
 
 #[derive(Debug, Clone, Default)]
 struct EpochStore {
@@ -252,6 +243,8 @@ struct EpochStore {
     slots: Vec<Slot>,
     /// How many are not.
     live: usize,
+    /// What those count against the limit.
+    units: u32,
     audiences: Audiences,
     index: Option<Box<Index>>,
     /// An empty index, kept for its buffers.
@@ -266,6 +259,7 @@ impl Recycle for EpochStore {
         }
         self.slots.clear();
         self.live = 0;
+        self.units = 0;
         self.audiences.clear();
         self.drop_index();
     }
@@ -279,8 +273,10 @@ impl EpochStore {
             // By a quarter instead of doubling: memory is scarcer on a device than copying.
             self.slots.reserve_exact(self.slots.len() / 4);
         }
-        self.slots.push(Slot::new(impression, audience));
+        let slot = Slot::new(impression, audience);
+        self.slots.push(slot);
         self.live += 1;
+        self.units = self.units.saturating_add(slot.units(&self.audiences));
         let newest = self.slots.len() - 1;
         match &mut self.index {
             Some(index) => index.link(&mut self.slots, &self.audiences, newest),
@@ -289,58 +285,49 @@ impl EpochStore {
         }
     }
 
-    fn count(&self) -> u32 {
-        u32::try_from(self.live).unwrap_or(u32::MAX)
-    }
-
-    fn crowd(&self, site: SiteId) -> Crowd {
-        let (largest, own) = match &self.index {
-            Some(index) => (index.largest_site(), index.site(site)),
-            None => {
-                let mut sites: BTreeMap<SiteId, SiteSize> = BTreeMap::new();
-                for (order, slot) in (0..).zip(&self.slots).filter(|(_, slot)| slot.is_live()) {
-                    let size = sites.entry(slot.site).or_insert(SiteSize {
-                        impressions: 0,
-                        oldest: order,
-                    });
-                    size.impressions += 1;
-                }
-                (sites.values().max().copied(), sites.get(&site).copied())
-            }
-        };
-        Crowd { largest, own }
+    fn largest_site(&self) -> Option<SiteSize> {
+        if let Some(index) = &self.index {
+            return index.largest_site();
+        }
+        let mut sites: BTreeMap<SiteId, SiteSize> = BTreeMap::new();
+        for (order, slot) in (0..).zip(&self.slots).filter(|(_, slot)| slot.is_live()) {
+            let size = sites.entry(slot.site).or_insert(SiteSize {
+                units: 0,
+                oldest: order,
+            });
+            size.units += slot.units(&self.audiences);
+        }
+        sites.into_values().max()
     }
 
     /// Removes impressions, or changes who may measure them.
     fn edit<'e>(&mut self, edits: impl IntoIterator<Item = (u32, Option<&'e Audience>)>) {
-        let mut stale = false;
         for (order, audience) in edits {
-            let Some(slot) = self.slots.get_mut(order as usize) else {
-                continue;
-            };
-            if !slot.is_live() {
+            let at = order as usize;
+            if !self.slots.get(at).is_some_and(Slot::is_live) {
                 continue;
             }
+            let audience = audience.map(|audience| {
+                let (sites, callers) = (&audience.conversion_sites, &audience.conversion_callers);
+                self.audiences.intern(sites, callers)
+            });
+            self.units -= self.slots[at].units(&self.audiences);
+            match (audience, &mut self.index) {
+                (Some(audience), Some(index)) => {
+                    index.change_audience(&mut self.slots, &self.audiences, order, audience);
+                }
+                (None, Some(index)) => index.unlink(&mut self.slots, &self.audiences, order),
+                (_, None) => {}
+            }
+            let slot = &mut self.slots[at];
+            slot.audience = audience.unwrap_or(NONE);
             match audience {
-                Some(audience) => {
-                    let (sites, callers) =
-                        (&audience.conversion_sites, &audience.conversion_callers);
-                    slot.audience = self.audiences.intern(sites, callers);
-                    stale = true;
-                }
-                None => {
-                    slot.audience = NONE;
-                    self.live -= 1;
-                    // The oldest of a site, as a full epoch removes it, is found at once.
-                    stale |= match &mut self.index {
-                        Some(index) => !index.unlink_oldest(&self.slots, order),
-                        None => true,
-                    };
-                }
+                Some(_) => self.units += slot.units(&self.audiences),
+                None => self.live -= 1,
             }
         }
         let removed = self.slots.len() - self.live;
-        if stale || removed > INDEXED.max(self.live / 4) {
+        if removed > INDEXED.max(self.live / 4) {
             self.compact();
         }
     }
@@ -373,12 +360,16 @@ impl EpochStore {
     fn rebuild_index(&mut self) {
         let mut index = self.spare.take().unwrap_or_default();
         for at in 0..self.slots.len() {
+            if !self.slots[at].is_live() {
+                continue;
+            }
             index.link(&mut self.slots, &self.audiences, at);
         }
         self.index = Some(index);
     }
 
     fn visit(&self, epoch: EpochIndex, query: &AttributionQuery, found: &mut Vec<Relevant<Touch>>) {
+        let begin = found.len();
         // Impressions that follow each other often have the same audience: it is asked once whether
         // the conversion site belongs to it.
         let (mut asked, mut belongs) = (NONE, false);
@@ -408,15 +399,19 @@ impl EpochStore {
                 });
             }
         };
-        match &self.index {
-            Some(index) => index.visit(&self.slots, &self.audiences, query, |at| {
-                consider(at, &self.slots[at as usize]);
-            }),
-            None => {
-                for (order, slot) in (0..).zip(&self.slots) {
-                    consider(order, slot);
-                }
+        let Some(index) = &self.index else {
+            for (order, slot) in (0..).zip(&self.slots) {
+                consider(order, slot);
             }
+            return;
+        };
+        index.visit(&self.slots, query, |at| {
+            consider(at, &self.slots[at as usize])
+        });
+        if query.callers.len() > 1 {
+            // Two callers may share one impression.
+            found[begin..].sort_unstable_by_key(|event| event.order);
+            found.dedup_by_key(|event| (event.epoch, event.order));
         }
     }
 }
@@ -503,10 +498,11 @@ mod tests {
     #[test]
     fn a_site_crowds_out_only_itself() {
         let limits = StoreLimits {
-            impressions_per_epoch: NonZeroU32::new(100).unwrap(),
+            units_per_epoch: NonZeroU32::new(100).unwrap(),
         };
         let mut store = ImpressionStore::new(limits);
-        for number in 0..50 {
+        // Each with a name: 50 units.
+        for number in 0..25 {
             store.save(E, &impression(7, None, &[SiteId(number)], &[]));
         }
         for number in 0..1000 {
@@ -515,8 +511,14 @@ mod tests {
             store.save(E, &flood);
         }
         let of = |site| store.impressions(E).filter(move |i| i.site == SiteId(site));
-        assert_eq!((of(7).count(), of(8).count()), (50, 50));
+        assert_eq!((of(7).count(), of(8).count()), (25, 50));
         let oldest = of(8).map(|impression| impression.timestamp).min();
         assert_eq!(oldest, Some(Timestamp(950)));
+        // One that brings many names needs the room of many, all of it from the largest site.
+        let names: Vec<SiteId> = (0..19).map(SiteId).collect();
+        store.save(E, &impression(9, None, &names, &[]));
+        let of = |site| store.impressions(E).filter(move |i| i.site == SiteId(site));
+        assert_eq!((of(7).count(), of(8).count(), of(9).count()), (20, 40, 1));
+        assert_eq!(store.units(E), 100);
     }
 }

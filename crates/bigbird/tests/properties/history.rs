@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use bigbird::{Arithmetic, DepletedSites};
 use bigbird::{
     AttributionQuery, Device, EpochIndex, Fate, Filter, FilterKind, GlobalCharging, Impression,
-    ImpressionStore, Policy, Profile, Request, SiteCharging, SiteId, StoreLimits, Timestamp,
-    UserAction, Window, Workspace,
+    ImpressionStore, Policy, Profile, ReadLimits, Request, SiteCharging, SiteId, StoreLimits,
+    Timestamp, UserAction, Window, Workspace,
 };
 use proptest::prelude::*;
 
@@ -109,7 +109,7 @@ pub struct Real {
 
 pub fn device(policy: Policy, limit: usize) -> Real {
     let limits = StoreLimits {
-        impressions_per_epoch: NonZeroU32::new(u32::try_from(limit).unwrap()).unwrap(),
+        units_per_epoch: NonZeroU32::new(u32::try_from(limit).unwrap()).unwrap(),
     };
     Real {
         device: Device::with_events(policy, ImpressionStore::new(limits)),
@@ -131,7 +131,7 @@ pub fn query(ask: &Ask) -> AttributionQuery {
             .unwrap()
             .readable_from(EpochIndex(ask.readable_from)),
     };
-    AttributionQuery::builder(request, Timestamp(ask.now), ask.size)
+    let mut query = AttributionQuery::builder(request, Timestamp(ask.now), ask.size)
         .not_before(Timestamp(ask.not_before))
         .callers(ids(&ask.callers))
         .impression_sites(ids(&ask.impression_sites))
@@ -141,7 +141,17 @@ pub fn query(ask: &Ask) -> AttributionQuery {
         .value(ask.value, ask.max_value)
         .epsilon(ask.epsilon_micro as f64 / 1e6)
         .build()
-        .unwrap()
+        .unwrap();
+    query.set_read_limits(ask.read_limits);
+    query
+}
+
+/// How much a request reads: often so little that something is left out.
+fn read_limits() -> impl Strategy<Value = ReadLimits> {
+    prop_oneof![
+        Just(ReadLimits::default()),
+        (1..5_u32, 1..60_u32).prop_map(|(relevant, examined)| ReadLimits { relevant, examined }),
+    ]
 }
 
 impl Manager for Real {
@@ -300,11 +310,12 @@ fn ask() -> impl Strategy<Value = Step> {
                 prop::collection::vec(20..22_u32, 0..2),
                 prop::option::weighted(0.2, 0..EPOCHS),
                 epsilons.clone(),
+                read_limits(),
             ),
         )
             .prop_map(move |(who, when, names, credit, numbers, rest)| {
                 let now = current * 100 + when.2;
-                let (draws, mut callers, readable_from, epsilon_micro) = rest;
+                let (draws, mut callers, readable_from, epsilon_micro, read_limits) = rest;
                 callers.push(who.1.unwrap_or(who.0));
                 Step::Ask(Ask {
                     querier: if who.2 { who.1.unwrap_or(who.0) } else { who.0 },
@@ -324,6 +335,7 @@ fn ask() -> impl Strategy<Value = Step> {
                     max_value: numbers.0 + numbers.1,
                     epsilon_micro,
                     size: numbers.2,
+                    read_limits,
                     draws,
                 })
             })

@@ -338,6 +338,7 @@ fn one_epoch_never_shows_in_another() {
         Flaw::SharedLimit,
         Flaw::ActionBudgetOverEpochs,
         Flaw::SingleByStored,
+        Flaw::ReadLimitOverWindow,
     ];
     holds_and_notices(&flaws, |case, manager| {
         for changed in 0..EPOCHS {
@@ -367,6 +368,37 @@ fn one_epoch_never_shows_in_another() {
             };
             prop_assert_eq!(elsewhere(&*one), elsewhere(&*other));
         }
+        Ok(())
+    });
+}
+
+/// A request that reads no more than so many impressions of an epoch gives the histogram that it would
+/// have given if it had read all of them. Only who pays changes.
+#[test]
+fn reading_less_gives_the_same_histogram() {
+    holds_and_notices(&[Flaw::ReadsOldestFirst], |case, manager| {
+        let mut case = case.clone();
+        let unlimited = FilterKind::ALL.into_iter();
+        let policy = unlimited.fold(case.policy.to_builder(), |policy, kind| {
+            policy.unlimited(kind)
+        });
+        case.policy = policy.build().unwrap();
+        let mut everything = case.clone();
+        for (step, all) in case.history.iter_mut().zip(&mut everything.history) {
+            if let (Step::Ask(some), Step::Ask(all)) = (step, all) {
+                some.read_limits.examined = u32::MAX;
+                all.read_limits.relevant = u32::MAX;
+                all.read_limits.examined = u32::MAX;
+            }
+        }
+        let histograms = |case: &Case| -> Vec<_> {
+            let answers = manager(case).live(&case.history);
+            answers
+                .into_iter()
+                .map(|(_, answer)| answer.histogram)
+                .collect()
+        };
+        prop_assert_eq!(histograms(&case), histograms(&everything));
         Ok(())
     });
 }

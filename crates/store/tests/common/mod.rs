@@ -61,7 +61,7 @@ pub(crate) fn config(profile: Profile, impressions_per_epoch: u32) -> Config {
     Config {
         policy: own.to_builder().capacities(capacities).build().unwrap(),
         store_limits: StoreLimits {
-            impressions_per_epoch: impressions_per_epoch.try_into().unwrap(),
+            units_per_epoch: impressions_per_epoch.try_into().unwrap(),
         },
         ..Config::new(profile).with_service(SERVICE).for_testing()
     }

@@ -257,7 +257,7 @@ impl Life {
         config.epoch_days = 2;
         config.limits.max_lookback_days = 5;
         config.store_limits = StoreLimits {
-            impressions_per_epoch: 3.try_into().unwrap(),
+            units_per_epoch: 3.try_into().unwrap(),
         };
         config.max_shared_conversions = 3;
         config

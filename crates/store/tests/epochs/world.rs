@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use bigbird::attribution::{Crowd, Touch};
+use bigbird::attribution::{SiteSize, Touch};
 use bigbird::{
     Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, FilterKind, LedgerView,
     Relevant, SiteId, Timestamp, UserAction,
 };
 use bigbird_user_agent::{
-    ChangeSet, Row, Rows, SharedConversion, Site, State, Storage, StoredObject, Transaction, View,
+    ChangeSet, Forgotten, Place, Row, Rows, SharedConversion, Site, State, Storage, StoredObject,
+    Transaction, View,
 };
 
 use crate::common::DAY;
@@ -186,12 +187,19 @@ impl<T: View<E>, E> View<E> for WorldTransaction<'_, T> {
         site_id(site: &Site) -> Option<SiteId>;
         site(id: SiteId) -> Option<Site>;
         last_site() -> Option<SiteId>;
-        has_many_names() -> bool;
+        revision() -> u64;
         closed_until(site: SiteId) -> Option<EpochIndex>;
-        count(epoch: EpochIndex) -> u32;
-        crowd(epoch: EpochIndex, site: SiteId) -> Crowd;
+        units(epoch: EpochIndex) -> u32;
+        largest_site(epoch: EpochIndex) -> Option<SiteSize>;
+        has_rows_before(forgotten: Forgotten) -> bool;
         objects() -> Vec<(u64, SiteId)>;
         visit(rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> ();
+        visit_some(
+            rows: Rows,
+            behind: Option<Place>,
+            most: usize,
+            visit: &mut dyn FnMut(Row<'_>)
+        ) -> bool;
     }
 }
 
@@ -231,7 +239,7 @@ impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
                 changes.dropped_objects = most.into_iter().min().into_iter().collect();
             }
             Some(Flaw::PrunedByPayment) => {
-                if let Some(first) = changes.pruned_before {
+                if let Some(first) = changes.forgotten.map(|gone| gone.pruned) {
                     for (number, _) in self.inner.objects()? {
                         // Handles are numbers here.
                         let stored = self.inner.object(SharedConversion(number.into()))?;
