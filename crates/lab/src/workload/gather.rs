@@ -4,20 +4,15 @@
 //! is then read, grouped by device, and written as parts of the workload. How many partitions there
 //! are, and with it the order of devices, follows from the input and the options alone.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow_array::builder::StringBuilder;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{UInt16Type, UInt32Type};
-use arrow_array::{ArrayRef, RecordBatch, UInt16Array, UInt32Array};
-use arrow_ipc::reader::StreamReader;
-use arrow_ipc::writer::StreamWriter;
-use arrow_schema::ArrowError;
+use arrow_array::{ArrayRef, UInt16Array, UInt32Array};
 
-use crate::workload::disk::Disk;
+use crate::workload::disk::{Section, TempFile};
 use crate::workload::hash::{FixedMap, FixedSet, hash, wide_hash};
 use crate::workload::read::ReadError;
 use crate::workload::{Event, Kind, Part, Workload};
@@ -78,7 +73,7 @@ pub(crate) struct GatherOptions {
     pub(crate) sorted: bool,
     /// How many rows are kept in memory.
     pub(crate) memory_rows: usize,
-    /// Where temporary folders are made.
+    /// The folder on whose disk temporary files are.
     pub(crate) temporary: Option<PathBuf>,
     /// How many rows there will be, roughly.
     pub(crate) expected_rows: u64,
@@ -347,9 +342,16 @@ const MAX_PARTITIONS: u64 = 4096;
 /// How many rows wait in memory to be written, over all partitions.
 const WAITING_ROWS: usize = 1 << 20;
 
+/// How many temporary files partitions share at most: few, as all stay open, and not one, as the space
+/// of a file is free again only after the last of its partitions.
+const MAX_FILES: usize = 32;
+
 /// Rows on disk, by a hash of their device.
 struct Partitions {
-    disk: Disk,
+    /// Each has the rows of neighbouring partitions.
+    files: Vec<TempFile>,
+    /// What is written of each partition.
+    sections: Vec<Vec<Section>>,
     waiting: Vec<Waiting>,
     /// How many rows of a partition wait.
     enough: usize,
@@ -375,8 +377,11 @@ impl Partitions {
         let size = options.memory_rows.clamp(1, ROWS_OF_PARTITION);
         let count = options.expected_rows.div_ceil(size as u64);
         let count = usize::try_from(count.clamp(1, MAX_PARTITIONS)).unwrap_or(1);
+        let temporary = options.temporary.as_deref();
+        let files = (0..count.min(MAX_FILES)).map(|_| TempFile::new(temporary));
         Ok(Self {
-            disk: Disk::new(options.temporary.as_deref())?,
+            files: files.collect::<Result<_, ReadError>>()?,
+            sections: std::iter::repeat_with(Vec::new).take(count).collect(),
             waiting: std::iter::repeat_with(Waiting::default)
                 .take(count)
                 .collect(),
@@ -406,26 +411,13 @@ impl Partitions {
         Ok(())
     }
 
-    fn path(&self, number: usize) -> PathBuf {
-        self.disk.path().join(format!("partition-{number}.arrow"))
-    }
-
-    /// Appends the waiting rows of a partition: a stream of their own, so that no file needs to stay
-    /// open, however many partitions there are.
+    /// Writes the waiting rows of a partition.
     fn write(&mut self, number: usize) -> Result<(), ReadError> {
-        let path = self.path(number);
+        let file = number * self.files.len() / self.waiting.len();
         let waiting = std::mem::take(&mut self.waiting[number]);
-        let written = waiting.batch().and_then(|batch| {
-            let file = OpenOptions::new().create(true).append(true).open(&path)?;
-            let mut file = BufWriter::new(file);
-            let mut writer = StreamWriter::try_new(&mut file, &batch.schema())?;
-            writer.write(&batch)?;
-            writer.finish()?;
-            drop(writer);
-            file.flush()?;
-            Ok(())
-        });
-        written.map_err(|cause| ReadError::new(&path, format!("it cannot be written: {cause}")))
+        let section = self.files[file].append(waiting.columns())?;
+        self.sections[number].push(section);
+        Ok(())
     }
 
     fn finish(mut self, options: &GatherOptions) -> Result<Workload, ReadError> {
@@ -434,16 +426,11 @@ impl Partitions {
                 self.write(number)?;
             }
         }
+        // From here on a file lasts until its last partition is read.
+        drop(self.files);
         let mut parts = Parts::default();
-        for number in 0..self.waiting.len() {
-            let path = self.path(number);
-            if !path.exists() {
-                continue;
-            }
-            let (held, devices) = read_partition(&path)
-                .map_err(|cause| ReadError::new(&path, format!("it cannot be read: {cause}")))?;
-            let removed = std::fs::remove_file(&path);
-            removed.map_err(|cause| ReadError::new(&path, cause.to_string()))?;
+        for sections in self.sections {
+            let (held, devices) = read_partition(sections)?;
             group(&held, devices, |events| {
                 parts.push_device(events, false, options)
             })?;
@@ -453,9 +440,9 @@ impl Partitions {
 }
 
 impl Waiting {
-    fn batch(mut self) -> Result<RecordBatch, ArrowError> {
+    fn columns(mut self) -> [(&'static str, ArrayRef); 7] {
         let numbers = |values| Arc::new(UInt32Array::from(values)) as ArrayRef;
-        RecordBatch::try_from_iter([
+        [
             ("device", Arc::new(self.devices.finish()) as ArrayRef),
             ("minute", numbers(self.minutes)),
             (
@@ -466,36 +453,32 @@ impl Waiting {
             ("kind", numbers(self.kinds)),
             ("came_from", numbers(self.came_from)),
             ("row", numbers(self.rows)),
-        ])
+        ]
     }
 }
 
 /// The rows of a partition, and how many devices they are of.
-fn read_partition(path: &Path) -> Result<(Vec<Held>, usize), ArrowError> {
-    let mut file = BufReader::new(File::open(path)?);
+fn read_partition(sections: Vec<Section>) -> Result<(Vec<Held>, usize), ReadError> {
     let mut devices = Names::default();
     let mut held = Vec::new();
-    while !file.fill_buf()?.is_empty() {
-        for batch in StreamReader::try_new(&mut file, None)? {
-            let batch = batch?;
-            let names = batch.column(0).as_string::<i32>();
-            let numbers =
-                |column: usize| batch.column(column).as_primitive::<UInt32Type>().values();
-            let epochs = batch.column(2).as_primitive::<UInt16Type>().values();
-            let (minutes, sites) = (numbers(1), numbers(3));
-            let (kinds, came_from, rows) = (numbers(4), numbers(5), numbers(6));
-            held.reserve(batch.num_rows());
-            for at in 0..batch.num_rows() {
-                held.push(Held {
-                    device: devices.number(names.value(at)),
-                    minute: minutes[at],
-                    epoch: epochs[at],
-                    conversion_site: sites[at],
-                    kind: kinds[at],
-                    came_from: came_from[at],
-                    row: rows[at],
-                });
-            }
+    for section in sections {
+        let batch = section.read()?;
+        let names = batch.column(0).as_string::<i32>();
+        let numbers = |column: usize| batch.column(column).as_primitive::<UInt32Type>().values();
+        let epochs = batch.column(2).as_primitive::<UInt16Type>().values();
+        let (minutes, sites) = (numbers(1), numbers(3));
+        let (kinds, came_from, rows) = (numbers(4), numbers(5), numbers(6));
+        held.reserve(batch.num_rows());
+        for at in 0..batch.num_rows() {
+            held.push(Held {
+                device: devices.number(names.value(at)),
+                minute: minutes[at],
+                epoch: epochs[at],
+                conversion_site: sites[at],
+                kind: kinds[at],
+                came_from: came_from[at],
+                row: rows[at],
+            });
         }
     }
     Ok((held, devices.len()))

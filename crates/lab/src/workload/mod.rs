@@ -17,9 +17,9 @@ pub mod write;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use disk::Disk;
+use disk::{Section, TempFile};
 use hash::hash;
 use read::ReadError;
 
@@ -200,8 +200,8 @@ pub struct Workload {
     devices: usize,
     events: usize,
     epochs: Option<(u16, u16)>,
-    /// Where parts are that are on disk.
-    disk: Option<Disk>,
+    /// The file of parts that are on disk.
+    disk: Option<TempFile>,
     /// The name of each conversion site, by number.
     pub conversion_site_names: Vec<String>,
     /// The name of each impression site, by number.
@@ -220,7 +220,7 @@ struct Placed {
 enum Stored {
     InMemory(Part),
     OnDisk {
-        path: PathBuf,
+        section: Section,
         devices: usize,
         events: usize,
     },
@@ -254,8 +254,9 @@ impl Workload {
         self.place(devices, events, Stored::InMemory(part));
     }
 
-    /// Adds the devices of a part, which goes to disk: the first such into a new temporary folder, in
-    /// the one that is given or where the system has such folders. It is deleted with the workload.
+    /// Adds the devices of a part, which goes to disk: into a temporary file of the workload, on the disk
+    /// of this folder (of the first part that is added so) or of the one that the system has for such
+    /// files. It has no name, and is freed with the workload, or however the process ends.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -268,11 +269,11 @@ impl Workload {
         self.reach(part.epochs.iter().copied());
         let disk = match &mut self.disk {
             Some(disk) => disk,
-            none => none.insert(Disk::new(temporary)?),
+            none => none.insert(TempFile::new(temporary)?),
         };
-        let path = disk.write(part)?;
+        let section = disk.append_part(part)?;
         let part = Stored::OnDisk {
-            path,
+            section,
             devices,
             events,
         };
@@ -328,10 +329,10 @@ impl Workload {
         match &self.parts[number].part {
             Stored::InMemory(part) => Ok(Cow::Borrowed(part)),
             Stored::OnDisk {
-                path,
+                section,
                 devices,
                 events,
-            } => disk::read(path, *devices, *events).map(Cow::Owned),
+            } => section.read_part(*devices, *events).map(Cow::Owned),
         }
     }
 

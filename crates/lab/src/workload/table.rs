@@ -45,7 +45,7 @@ pub struct TableOptions {
     pub sorted: bool,
     /// How many rows are kept in memory; more are partitioned on disk.
     pub memory_rows: usize,
-    /// The folder in which temporary folders are made, if not that of the system.
+    /// The folder on whose disk temporary files are, if not that of the system. They have no name.
     pub temporary: Option<PathBuf>,
 }
 

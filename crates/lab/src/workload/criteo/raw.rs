@@ -25,7 +25,7 @@ pub struct RawOptions {
     pub resample: bool,
     /// What the choice of users follows from.
     pub seed: u64,
-    /// The folder in which temporary folders are made, if not that of the system.
+    /// The folder on whose disk temporary files are, if not that of the system. They have no name.
     pub temporary: Option<PathBuf>,
 }
 

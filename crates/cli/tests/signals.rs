@@ -1,0 +1,122 @@
+//! What signals leave behind.
+#![allow(missing_docs, clippy::unwrap_used)]
+#![cfg(unix)]
+
+mod common;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::folder;
+
+/// The signals that end a command: from a terminal (Ctrl-C), from a service manager, from a terminal
+/// that is closed, and the one that no handler sees.
+const SIGNALS: [(&str, i32); 4] = [("INT", 2), ("TERM", 15), ("HUP", 1), ("KILL", 9)];
+
+/// Logs that are larger than what may be kept in memory leave nothing behind when a command is ended
+/// while it reads them: it waits for the second table, which never comes.
+#[test]
+fn signals_while_tables_are_read_leave_nothing() {
+    for (name, signal) in SIGNALS {
+        let folder = folder();
+        let temporary = folder.file("temporary");
+        std::fs::create_dir(&temporary).unwrap();
+        write_table(&folder.file("first.csv"));
+        fifo(&folder.file("second.csv"));
+        let mut command = bigbird(&temporary)
+            .args(["workload", "describe", "--memory-rows", "100"])
+            .args([folder.file("first.csv"), folder.file("second.csv")])
+            .spawn()
+            .unwrap();
+        // Opens when the command opens it, after the first table.
+        let second = File::options().write(true).open(folder.file("second.csv"));
+        is_ended(&mut command, name, signal, &temporary);
+        drop(second);
+    }
+}
+
+/// And when it is ended while it replays them: it waits for somebody to read what it writes.
+#[test]
+fn signals_while_tables_are_written_leave_nothing() {
+    for (name, signal) in SIGNALS {
+        let folder = folder();
+        let temporary = folder.file("temporary");
+        std::fs::create_dir(&temporary).unwrap();
+        write_table(&folder.file("first.csv"));
+        fifo(&folder.file("written.csv"));
+        let mut command = bigbird(&temporary)
+            .args(["workload", "write", "--memory-rows", "100"])
+            .arg(folder.file("first.csv"))
+            .arg("--to")
+            .arg(folder.file("written.csv"))
+            .spawn()
+            .unwrap();
+        let mut written = File::open(folder.file("written.csv")).unwrap();
+        written.read_exact(&mut [0]).unwrap();
+        is_ended(&mut command, name, signal, &temporary);
+    }
+}
+
+/// The command, with this folder for temporary files.
+fn bigbird(temporary: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"));
+    command.env("TMPDIR", temporary);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// A table of far more rows than a pipe holds.
+fn write_table(path: &Path) {
+    let mut table = String::from("device,time,conversion_site,impression_site,bucket,kind,value\n");
+    for row in 0..20_000 {
+        table += &format!("device-{},{row},shop.example,,,conversion,1\n", row % 7000);
+    }
+    std::fs::write(path, table).unwrap();
+}
+
+/// A pipe with a name.
+fn fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Ends a command that has temporary files by a signal, and looks that nothing is left.
+fn is_ended(command: &mut Child, name: &str, signal: i32, temporary: &Path) {
+    let modes = modes_of_files(command.id(), temporary);
+    let ignored = is_ignored(signal);
+    // Whoever runs the tests may have it ignored, as `nohup` does, and the command inherits that.
+    let name = if ignored { "KILL" } else { name };
+    let pid = command.id().to_string();
+    let sent = Command::new("kill").args(["-s", name, &pid]).status();
+    assert!(sent.unwrap().success());
+    let ended = command.wait().unwrap().signal();
+    assert_eq!(ended, Some(if ignored { 9 } else { signal }));
+    let left: Vec<_> = std::fs::read_dir(temporary).unwrap().collect();
+    assert!(left.is_empty(), "{name} leaves {left:?}");
+    assert!(modes.iter().all(|mode| *mode == 0o600), "{modes:?}");
+    // Only Linux shows files that have no name.
+    assert!(!modes.is_empty() || !cfg!(target_os = "linux"));
+}
+
+/// Who may open the files that a process has open in a folder, where the system shows them.
+fn modes_of_files(process: u32, folder: &Path) -> Vec<u32> {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(open) = std::fs::read_dir(format!("/proc/{process}/fd")) else {
+        return Vec::new();
+    };
+    let folder = folder.canonicalize().unwrap();
+    let open = open.map(|entry| entry.unwrap().path());
+    open.filter(|open| std::fs::read_link(open).is_ok_and(|file| file.starts_with(&folder)))
+        .map(|open| std::fs::metadata(&open).unwrap().mode() & 0o7777)
+        .collect()
+}
+
+/// Whether this process ignores a signal.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.unwrap_or(0) >> (signal - 1) & 1 == 1
+}
