@@ -1,6 +1,6 @@
 //! `bigbird agent`: the user agent as a process, driven by lines of JSON.
 
-use std::io::{self, BufReader};
+use std::io::BufReader;
 use std::path::PathBuf;
 
 use bigbird::{Profile, Timestamp};
@@ -10,7 +10,7 @@ use bigbird_user_agent::{Config, Randomness, Storage, UserAgent};
 
 use crate::clock::wall_clock;
 use crate::{Failed, Finished};
-use crate::{policy, store};
+use crate::{policy, stdio, store};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -104,10 +104,10 @@ impl Args {
                 true => StreamClock::Requests,
                 false => StreamClock::Wall(wall_clock),
             },
-            warn: |what| eprintln!("bigbird: {what}"),
+            warn: stdio::tell,
         };
-        let input = BufReader::new(io::stdin());
-        let player = serve(Player::new(agent, None), input, io::stdout(), serving)?;
+        let input = BufReader::new(stdio::input());
+        let player = serve(Player::new(agent, None), input, stdio::output(), serving)?;
         Ok(player.agent)
     }
 
@@ -196,7 +196,7 @@ impl Randomness for Source {
                     Ok(bits) => u128::from(bits),
                     Err(error) => {
                         // A handle that can be guessed must not be given out.
-                        eprintln!("bigbird: no random numbers: {error}");
+                        stdio::tell(&format!("no random numbers: {error}"));
                         std::process::exit(1)
                     }
                 };

@@ -10,6 +10,7 @@ mod output;
 mod policy;
 mod progress;
 mod scratch;
+mod stdio;
 mod store;
 
 use std::process::ExitCode;
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(Failed { why, status }) => {
-            eprintln!("bigbird: {why}");
+            stdio::tell(&why);
             ExitCode::from(status)
         }
     }

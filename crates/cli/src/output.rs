@@ -1,13 +1,17 @@
 //! How results reach the terminal or a pipe.
 
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
+use crate::stdio;
+
 /// Writes to standard output. A reader that closes the pipe early has what it wanted.
 pub(crate) fn print(text: &str) -> io::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
+    let mut output = stdio::output();
+    let written = output.write_all(text.as_bytes());
+    match written.and_then(|()| output.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }

@@ -18,6 +18,7 @@ use clap::ValueEnum;
 
 use crate::Failed;
 use crate::progress::Bar;
+use crate::stdio;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Source {
@@ -241,13 +242,13 @@ impl Source {
             && let Some((first, last)) = workload.epochs()
             && (first == last || last - first > 400)
         {
-            eprintln!(
-                "bigbird: note: events lie in {} epochs of {} days: are --time-unit {} and --epoch-days \
+            stdio::tell(&format!(
+                "note: events lie in {} epochs of {} days: are --time-unit {} and --epoch-days \
                  right?",
                 last - first + 1,
                 self.epoch_days,
                 self.time_unit.name()
-            );
+            ));
         }
         Ok(workload)
     }

@@ -1,0 +1,121 @@
+//! Standard input and output as others leave them.
+#![allow(missing_docs, clippy::unwrap_used)]
+#![cfg(unix)]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, ErrorKind, PipeReader, PipeWriter, Read as _, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use rustix::io::ioctl_fionbio;
+use serde_json::{Value, json};
+
+fn bigbird(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"));
+    command.args(arguments.split_whitespace());
+    command
+}
+
+/// A pipe of which both ends are non-blocking for whoever has them.
+fn non_blocking() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    ioctl_fionbio(&reader, true).unwrap();
+    ioctl_fionbio(&writer, true).unwrap();
+    (reader, writer)
+}
+
+/// Fills a pipe: what is written next is not ready. Gives what it holds.
+fn fill(mut pipe: &PipeWriter) -> usize {
+    let mut held = 0;
+    loop {
+        match pipe.write(&[b'.'; 4096]) {
+            Ok(count) => held += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return held,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// An input that has nothing yet is not at its end.
+#[test]
+fn the_agent_waits_for_its_input() {
+    let (theirs, mut ours) = non_blocking();
+    let mut agent = bigbird("agent --in-memory --test-clock")
+        .stdin(theirs)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answers = BufReader::new(agent.stdout.take().unwrap());
+    for id in 0..100 {
+        let request = json!({"event": "budgets", "id": id}).to_string() + "\n";
+        // In two pieces, so that also the rest of a line is waited for.
+        let (first, second) = request.as_bytes().split_at(10);
+        ours.write_all(first).unwrap();
+        thread::yield_now();
+        ours.write_all(second).unwrap();
+        let mut answer = String::new();
+        answers.read_line(&mut answer).unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((&answer["ok"], &answer["id"]), (&json!(true), &json!(id)));
+    }
+    drop(ours);
+    assert!(agent.wait().unwrap().success());
+}
+
+/// An output that is full loses no answer: all come, whole and in order.
+#[test]
+fn the_agent_waits_for_its_output() {
+    const REQUESTS: usize = 20_000;
+    let (mut ours, theirs) = non_blocking();
+    let held = fill(&theirs);
+    let mut agent = bigbird("agent --in-memory --test-clock")
+        .stdin(Stdio::piped())
+        .stdout(theirs)
+        .spawn()
+        .unwrap();
+    let mut input = agent.stdin.take().unwrap();
+    let (sender, some_are_sent) = mpsc::channel();
+    let sending = thread::spawn(move || {
+        for id in 0..REQUESTS {
+            writeln!(input, "{}", json!({"event": "enableAPI", "id": id})).unwrap();
+            // More than a pipe holds: the agent has read some by now, and cannot answer.
+            if id == 3500 {
+                sender.send(()).unwrap();
+            }
+        }
+    });
+    some_are_sent.recv().unwrap();
+    ioctl_fionbio(&ours, false).unwrap();
+    ours.read_exact(&mut vec![0; held]).unwrap();
+    let answers = BufReader::new(ours).lines().map(Result::unwrap);
+    let mut count = 0;
+    for (id, answer) in answers.enumerate() {
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((&answer["ok"], &answer["id"]), (&json!(true), &json!(id)));
+        count += 1;
+    }
+    sending.join().unwrap();
+    assert_eq!(count, REQUESTS);
+    assert!(agent.wait().unwrap().success());
+}
+
+/// So do results of other commands.
+#[test]
+fn long_results_wait_for_the_output() {
+    let arguments = "simulate --scale 0.01 --min-conversions-per-day 20 --min-batch 50 --batch-days 1 \
+                     --seed 1,2,3 --json";
+    let expected = bigbird(arguments).output().unwrap();
+    let (mut ours, theirs) = non_blocking();
+    let held = fill(&theirs);
+    assert!(expected.stdout.len() > 2 * held);
+    let mut simulate = bigbird(arguments).stdout(theirs).spawn().unwrap();
+    ioctl_fionbio(&ours, false).unwrap();
+    ours.read_exact(&mut vec![0; held]).unwrap();
+    let mut result = Vec::new();
+    // Slowly: most of the time the pipe is full.
+    while (&mut ours).take(100).read_to_end(&mut result).unwrap() > 0 {}
+    assert!(simulate.wait().unwrap().success());
+    assert!(result == expected.stdout);
+}
