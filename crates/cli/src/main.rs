@@ -10,6 +10,7 @@ mod output;
 mod policy;
 mod progress;
 mod scratch;
+mod signals;
 mod stdio;
 mod store;
 
@@ -54,6 +55,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    signals::survive_file_size_limit();
     let finished = match Cli::parse().command {
         Command::Reproduce(args) => lab::reproduce::run(&args),
         Command::Example(args) => example::run(&args),

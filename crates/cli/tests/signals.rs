@@ -1,16 +1,17 @@
-//! What signals leave behind.
+//! What signals leave behind, and which one is only an error.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![cfg(unix)]
 
 mod common;
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::folder;
+use common::{Agent, arguments, convert, folder, save};
+use serde_json::{Value, json};
 
 /// The signals that end a command: from a terminal (Ctrl-C), from a service manager, from a terminal
 /// that is closed, and the one that no handler sees.
@@ -58,6 +59,80 @@ fn signals_while_tables_are_written_leave_nothing() {
         written.read_exact(&mut [0]).unwrap();
         is_ended(&mut command, name, signal, &temporary);
     }
+}
+
+/// A store whose files would exceed the limit of their size is an answer, the agent goes on, and what was
+/// answered before is durable.
+#[test]
+fn a_file_size_limit_is_an_answer() {
+    let folder = folder();
+    let store = folder.file("store");
+    assert!(Agent::start(&arguments(&store)).end());
+    let mut process = limited(1000)
+        .arg("agent")
+        .args(arguments(&store))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut agent = Agent {
+        input: process.stdin.take(),
+        output: BufReader::new(process.stdout.take().unwrap()),
+        process,
+    };
+    // Each is a site of its own, so that files grow fast; far fewer are enough.
+    let mut conversions = (1..1000).map(|number| {
+        let site = format!("shop-{number}.example");
+        agent.ask(&save(0, number, "news.example", number));
+        agent.ask(&convert(0, 1000 + number, &site, 0.000_1))
+    });
+    let refused = conversions.find(|answer| answer["ok"] == false).unwrap();
+    assert_eq!(refused["error"], "StoreError", "{refused}");
+    let before = agent.ask(&json!({"event": "budgets"}));
+    assert_eq!(before["ok"], true, "{before}");
+    assert!(agent.end());
+
+    let checked = common::bigbird(&format!("store check {}", store.display()));
+    assert!(checked.status.success(), "{checked:?}");
+    let mut agent = Agent::start(&arguments(&store));
+    assert_eq!(agent.ask(&json!({"event": "budgets"})), before);
+    assert!(agent.end());
+    assert!(spent(&before) > 0);
+}
+
+/// Results that do not fit are one line.
+#[test]
+fn a_file_size_limit_is_an_error_of_other_commands() {
+    let folder = folder();
+    let table = folder.file("table.csv");
+    let arguments = ["workload", "write", "--scale", "0.001", "--to"];
+    let output = limited(1).args(arguments).arg(&table).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let expected = format!("bigbird: {}: File too large", table.display());
+    assert!(told.starts_with(&expected) && told.lines().count() == 1);
+
+    let printed = File::create(folder.file("printed")).unwrap();
+    let output = limited(1).arg("example").stdout(printed).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.starts_with("bigbird: writing the result: File too large"));
+    assert_eq!(told.lines().count(), 1);
+}
+
+/// The command, with a limit of the size of files, in blocks of 512 or 1024 bytes.
+fn limited(blocks: u32) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!(r#"ulimit -f {blocks} && exec "$0" "$@""#);
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_bigbird")]);
+    command
+}
+
+/// What was taken from all budgets and quotas.
+fn spent(budgets: &Value) -> u64 {
+    let budgets = budgets["budgets"].as_array().unwrap();
+    let consumed = budgets.iter().map(|it| it["consumed"].as_u64().unwrap());
+    consumed.sum()
 }
 
 /// The command, with this folder for temporary files.
