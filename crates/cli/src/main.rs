@@ -105,6 +105,11 @@ impl Failed {
         }
     }
 
+    /// Arguments that make no sense together.
+    fn misused(why: String) -> Self {
+        Self { why, status: 2 }
+    }
+
     /// Input that cannot be read.
     fn unreadable(why: String) -> Self {
         Self { why, status: 2 }

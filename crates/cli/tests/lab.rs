@@ -370,3 +370,74 @@ fn plan_answers_both_ways() {
         assert_eq!((status, message), (1, format!("bigbird: {expected}\n")));
     }
 }
+
+/// An option that would have no effect is refused, whichever command it is given to.
+#[test]
+fn options_that_have_no_effect_are_refused() {
+    let commands = [
+        "simulate",
+        "tune",
+        "plan --conversions-per-day 600",
+        "workload describe",
+        "reproduce",
+    ];
+    for command in commands {
+        let (status, message) = refused(&format!("{command} --time-unit seconds"));
+        assert_eq!(status, 2);
+        assert_eq!(
+            message,
+            "bigbird: --time-unit is for tables, but the workload is a synthetic population: name the \
+             tables to read, such as logs.csv, or leave it out\n"
+        );
+    }
+    for given in [
+        "--columns device=user",
+        "--time-unit minutes",
+        "--time-origin 5",
+        "--epoch-days 1",
+        "--sorted",
+        "--memory-rows 4000000",
+    ] {
+        let (status, message) = refused(&format!("workload describe --scale 0.001 {given}"));
+        let option = given.split(' ').next().unwrap();
+        let expected = format!("bigbird: {option} is for tables, but the workload is a synthetic");
+        assert!(status == 2 && message.starts_with(&expected), "{message}");
+    }
+    for given in ["--days 11-30", "--no-resampling"] {
+        let (status, message) = refused(&format!("workload describe --scale 0.001 {given}"));
+        let option = given.split(' ').next().unwrap();
+        assert_eq!(status, 2);
+        assert_eq!(
+            message,
+            format!(
+                "bigbird: {option} is for raw Criteo files, but the workload is a synthetic \
+                 population: give --criteo-raw DIR, or leave it out\n"
+            )
+        );
+    }
+
+    let folder = folder();
+    let prepared = folder.file("prepared").display().to_string();
+    let written = bigbird(&format!("workload write --scale 0.001 --to {prepared}"));
+    assert!(written.status.success());
+    let (status, message) = refused(&format!("workload describe {prepared} --sorted"));
+    let expected = format!(
+        "bigbird: --sorted is for tables, but the workload is read from prepared Criteo files, \
+         {prepared}: name the tables to read, such as logs.csv, or leave it out\n"
+    );
+    assert_eq!((status, message), (2, expected));
+
+    let table = folder.file("table.csv").display().to_string();
+    let written = bigbird(&format!("workload write --scale 0.001 --to {table}"));
+    assert!(written.status.success());
+    let (status, message) = refused(&format!("workload describe {table} --days 1-2"));
+    let expected = format!(
+        "bigbird: --days is for raw Criteo files, but the workload is read from tables, {table}: \
+         give --criteo-raw DIR, or leave it out\n"
+    );
+    assert_eq!((status, message), (2, expected));
+    let described = bigbird(&format!(
+        "workload describe {table} --sorted --time-unit minutes --epoch-days 1 --memory-rows 10"
+    ));
+    assert!(described.status.success(), "{described:?}");
+}

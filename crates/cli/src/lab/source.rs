@@ -37,61 +37,36 @@ pub(crate) struct Source {
         help_heading = "Workload"
     )]
     criteo_raw: Option<PathBuf>,
-    /// The days to read of it
-    #[arg(
-        long,
-        value_name = "FIRST-LAST",
-        default_value = "11-30",
-        help_heading = "Workload"
-    )]
-    days: Days,
+    /// The days to read of it [default: 11-30]
+    #[arg(long, value_name = "FIRST-LAST", help_heading = "Workload")]
+    days: Option<Days>,
     /// Keep all of its users, instead of as many of each number of displays as there were originally
     #[arg(long, help_heading = "Workload")]
     no_resampling: bool,
     /// What columns of tables are called, such as device=user_id,time=ts
-    #[arg(
-        long,
-        requires = "logs",
-        value_name = "COLUMN=NAME,...",
-        help_heading = "Workload"
-    )]
+    #[arg(long, value_name = "COLUMN=NAME,...", help_heading = "Workload")]
     columns: Option<Columns>,
     /// What times of tables are counted in: milliseconds, seconds, minutes, hours, days
-    #[arg(
-        long,
-        value_name = "UNIT",
-        default_value = "minutes",
-        help_heading = "Workload"
-    )]
-    time_unit: TimeUnit,
+    /// [default: minutes]
+    #[arg(long, value_name = "UNIT", help_heading = "Workload")]
+    time_unit: Option<TimeUnit>,
     /// The time of tables from which epochs are counted, such as a Unix time
     #[arg(
         long,
-        requires = "logs",
         value_name = "TIME",
         allow_negative_numbers = true,
         help_heading = "Workload"
     )]
     time_origin: Option<i64>,
-    /// How many days of tables an epoch has
-    #[arg(
-        long,
-        value_name = "DAYS",
-        default_value_t = 1,
-        help_heading = "Workload"
-    )]
-    epoch_days: u16,
+    /// How many days of tables an epoch has [default: 1]
+    #[arg(long, value_name = "DAYS", help_heading = "Workload")]
+    epoch_days: Option<u16>,
     /// Tables have all rows of a device together and in the order of time: less work, and checked
-    #[arg(long, requires = "logs", help_heading = "Workload")]
+    #[arg(long, help_heading = "Workload")]
     sorted: bool,
-    /// How many rows of tables are held in memory; more are sorted on disk
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 4_000_000,
-        help_heading = "Workload"
-    )]
-    memory_rows: usize,
+    /// How many rows of tables are held in memory; more are sorted on disk [default: 4000000]
+    #[arg(long, value_name = "COUNT", help_heading = "Workload")]
+    memory_rows: Option<usize>,
     /// The size of the synthetic population; 1 is the paper's 1.4 million devices
     #[arg(long, conflicts_with_all = ["logs", "criteo_prepared", "criteo_raw"], default_value_t = 0.1, help_heading = "Workload")]
     scale: f64,
@@ -237,6 +212,7 @@ impl Source {
     /// Reads or generates the workload; a generated one follows from the seed. Says so where its epochs
     /// are unlikely.
     pub(crate) fn workload(&self, seed: u64) -> Result<Workload, Failed> {
+        self.refuse_unused_options()?;
         let workload = self.read(seed)?;
         if self.origin() == Origin::Tables
             && let Some((first, last)) = workload.epochs()
@@ -246,11 +222,67 @@ impl Source {
                 "note: events lie in {} epochs of {} days: are --time-unit {} and --epoch-days \
                  right?",
                 last - first + 1,
-                self.epoch_days,
-                self.time_unit.name()
+                self.epoch_days(),
+                self.time_unit().name()
             ));
         }
         Ok(workload)
+    }
+
+    /// An option that would have no effect is a mistake: probably of what is to be read.
+    fn refuse_unused_options(&self) -> Result<(), Failed> {
+        let for_tables = [
+            ("--columns", self.columns.is_some()),
+            ("--time-unit", self.time_unit.is_some()),
+            ("--time-origin", self.time_origin.is_some()),
+            ("--epoch-days", self.epoch_days.is_some()),
+            ("--sorted", self.sorted),
+            ("--memory-rows", self.memory_rows.is_some()),
+        ];
+        let for_raw = [
+            ("--days", self.days.is_some()),
+            ("--no-resampling", self.no_resampling),
+        ];
+        let given = |options: &[(&'static str, bool)]| {
+            let given = options.iter().find(|(_, given)| *given);
+            given.map(|(option, _)| *option)
+        };
+        let origin = self.origin();
+        let unused = if let Some(option) = given(&for_tables)
+            && origin != Origin::Tables
+        {
+            Some((
+                option,
+                "tables",
+                "name the tables to read, such as logs.csv",
+            ))
+        } else if let Some(option) = given(&for_raw)
+            && !matches!(origin, Origin::Raw(_))
+        {
+            Some((option, "raw Criteo files", "give --criteo-raw DIR"))
+        } else {
+            None
+        };
+        let Some((option, what, remedy)) = unused else {
+            return Ok(());
+        };
+        let workload = match origin {
+            Origin::Synthetic => "a synthetic population".to_owned(),
+            Origin::Tables => format!("read from tables, {self}"),
+            Origin::Prepared(_) => format!("read from prepared Criteo files, {self}"),
+            Origin::Raw(_) => format!("read from raw Criteo files, {self}"),
+        };
+        Err(Failed::misused(format!(
+            "{option} is for {what}, but the workload is {workload}: {remedy}, or leave it out"
+        )))
+    }
+
+    fn time_unit(&self) -> TimeUnit {
+        self.time_unit.unwrap_or_default()
+    }
+
+    fn epoch_days(&self) -> u16 {
+        self.epoch_days.unwrap_or(1)
     }
 
     fn read(&self, seed: u64) -> Result<Workload, Failed> {
@@ -265,7 +297,7 @@ impl Source {
             Origin::Prepared(folder) => criteo::read_prepared(folder).map_err(unreadable),
             Origin::Raw(folder) => {
                 let options = RawOptions {
-                    days: self.days.0.clone(),
+                    days: self.days.as_ref().map_or(11..=30, |days| days.0.clone()),
                     resample: !self.no_resampling,
                     seed,
                     ..RawOptions::default()
@@ -273,15 +305,15 @@ impl Source {
                 criteo::read_raw(folder, &options, &mut progress).map_err(unreadable)
             }
             Origin::Tables => {
-                let epoch_minutes = NonZeroU32::new(u32::from(self.epoch_days) * DAY);
+                let epoch_minutes = NonZeroU32::new(u32::from(self.epoch_days()) * DAY);
                 let options = TableOptions {
                     columns: self.columns.clone().unwrap_or_default(),
-                    time_unit: self.time_unit,
+                    time_unit: self.time_unit(),
                     time_origin: self.time_origin,
                     epoch_minutes: epoch_minutes
                         .ok_or_else(|| Failed::because("--epoch-days must be at least 1, got 0"))?,
                     sorted: self.sorted,
-                    memory_rows: self.memory_rows,
+                    memory_rows: self.memory_rows.unwrap_or(4_000_000),
                     ..TableOptions::default()
                 };
                 table::read(&self.logs, &options, &mut progress).map_err(unreadable)
