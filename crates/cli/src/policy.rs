@@ -7,6 +7,7 @@ use std::path::Path;
 
 use bigbird::{Capacities, Capacity, FilterKind, MicroEpsilon, Policy, Profile, Workload};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::{Failed, Finished, output};
 
@@ -191,7 +192,77 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 pub(crate) fn read(path: &Path) -> Result<PolicyFile, Failed> {
     let unreadable = |why: String| Failed::unreadable(format!("{}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))
+    parse(&text).map_err(unreadable)
+}
+
+fn parse(text: &str) -> Result<PolicyFile, String> {
+    let value: Value =
+        serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
+    let Value::Object(fields) = &value else {
+        return Err(format!(
+            "it must be an object of capacities, such as {{\"querier\": 1000000}}, got {}",
+            clipped(&value)
+        ));
+    };
+    for (name, value) in fields {
+        check(name, value)?;
+    }
+    // Only the text still tells whether a field is given twice.
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// Says what a field of the file must be, if it is not.
+fn check(name: &str, value: &Value) -> Result<(), String> {
+    let (good, must) = match name {
+        "querier" | "global" | "impressionSite" | "conversionSite" => (
+            value.is_null() || value.is_u64(),
+            format!(
+                "a whole number of microepsilons from 0 to {}, or null for unlimited",
+                u64::MAX
+            ),
+        ),
+        "cap" => (
+            value.is_null() || value.as_u64().is_some_and(|cap| u32::try_from(cap).is_ok()),
+            format!(
+                "a whole number of sites from 1 to {}, or null for no cap",
+                u32::MAX
+            ),
+        ),
+        "profile" => {
+            let profile = value.as_str().map(str::parse::<Profile>);
+            if let Some(Err(unknown)) = profile {
+                return Err(unknown.to_string());
+            }
+            (profile.is_some(), "the name of a profile".to_owned())
+        }
+        "warnings" => (
+            value
+                .as_array()
+                .is_some_and(|list| list.iter().all(Value::is_string)),
+            "a list of strings, as `bigbird policy --json` prints it".to_owned(),
+        ),
+        _ => {
+            return Err(format!(
+                "unknown field `{}`; use some of: querier, global, impressionSite, conversionSite, \
+                 cap, profile",
+                name.escape_debug()
+            ));
+        }
+    };
+    match good {
+        true => Ok(()),
+        false => Err(format!("`{name}` must be {must}, got {}", clipped(value))),
+    }
+}
+
+/// A value as it was given, or its beginning if it is long.
+fn clipped(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 impl PolicyFile {

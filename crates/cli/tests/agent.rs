@@ -510,11 +510,11 @@ fn a_policy_file_chooses_capacities() {
     assert!(agent.end());
 
     for (content, expected) in [
-        ("{", "policy.json: EOF"),
+        ("{", "policy.json: it is not JSON: EOF"),
         (r#"{"quota": 1}"#, "policy.json: unknown field `quota`"),
         (
             r#"{"querier": -1}"#,
-            "policy.json: invalid value: integer `-1`",
+            "policy.json: `querier` must be a whole number of microepsilons",
         ),
         (
             r#"{"profile": "nobody"}"#,
