@@ -143,7 +143,7 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
         ),
         (
             r#"{"event": "saveImpression", "site": "a.example"}"#,
-            Some("missing field `options`"),
+            Some("saveImpression: `options` is missing; it must be an object"),
         ),
         (
             r#"{"event": "clearImpressionsForSite", "site": "a.example", "intermediarysite": "b"}"#,

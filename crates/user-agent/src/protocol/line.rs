@@ -28,30 +28,90 @@ pub enum Asked {
     Budgets,
 }
 
-/// The fields that each event may have, besides `event`, `id` and `seconds`: those of the call, and
-/// its own.
-const FIELDS: &[(&str, &[&[&str]])] = &[
-    ("saveImpression", &[CALL]),
-    ("measureConversion", &[CALL, &["querier"]]),
-    (
-        "createSharedConversion",
-        &[CALL, &["querier", "participants"]],
-    ),
-    ("takeShare", &[CALL, &["querier", "shared"]]),
-    ("explain", &[CALL, &["querier", "participants", "shared"]]),
-    ("clearImpressionsForSite", &[&["site"]]),
-    (
-        "clearBrowsingHistoryForAttribution",
-        &[&["sites", "forgetVisits"]],
-    ),
-    ("enableAPI", &[]),
-    ("disableAPI", &[]),
-    ("maintain", &[]),
-    ("budgets", &[]),
+/// What the request of an event has, besides `event`, `id` and `seconds`.
+struct Form {
+    event: &'static str,
+    required: &'static [&'static str],
+    optional: &'static [&'static str],
+    /// What its `options` must have.
+    options: &'static [&'static str],
+}
+
+const FORMS: &[Form] = &[
+    Form {
+        event: "saveImpression",
+        required: &["site", "options"],
+        optional: &["intermediarySite", "userAction"],
+        options: &["histogramIndex"],
+    },
+    Form {
+        event: "measureConversion",
+        required: &["site", "options"],
+        optional: &["intermediarySite", "userAction", "querier"],
+        options: CONVERSION,
+    },
+    Form {
+        event: "createSharedConversion",
+        required: &["site", "participants", "options"],
+        optional: &["intermediarySite", "userAction", "querier"],
+        options: CONVERSION,
+    },
+    Form {
+        event: "takeShare",
+        required: &["site", "shared", "options"],
+        optional: &["intermediarySite", "userAction", "querier"],
+        options: CONVERSION,
+    },
+    Form {
+        event: "explain",
+        required: &["site", "options"],
+        optional: &[
+            "intermediarySite",
+            "userAction",
+            "querier",
+            "participants",
+            "shared",
+        ],
+        options: CONVERSION,
+    },
+    Form {
+        event: "clearImpressionsForSite",
+        required: &["site"],
+        ..NOTHING
+    },
+    Form {
+        event: "clearBrowsingHistoryForAttribution",
+        required: &["sites", "forgetVisits"],
+        ..NOTHING
+    },
+    Form {
+        event: "enableAPI",
+        ..NOTHING
+    },
+    Form {
+        event: "disableAPI",
+        ..NOTHING
+    },
+    Form {
+        event: "maintain",
+        ..NOTHING
+    },
+    Form {
+        event: "budgets",
+        ..NOTHING
+    },
 ];
 
-/// The fields of a page's call.
-const CALL: &[&str] = &["site", "intermediarySite", "userAction", "options"];
+/// The options that a conversion must have.
+const CONVERSION: &[&str] = &["aggregationService", "histogramSize"];
+
+/// An event without fields.
+const NOTHING: Form = Form {
+    event: "",
+    required: &[],
+    optional: &[],
+    options: &[],
+};
 
 impl Line {
     /// Reads a line.
@@ -90,25 +150,41 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
     let Some(event) = fields.get("event").and_then(Value::as_str) else {
         return Err("`event` must say what is asked for".to_owned());
     };
-    let Some((event, known)) = FIELDS.iter().find(|(name, _)| *name == event) else {
-        let names: Vec<_> = FIELDS.iter().map(|(name, _)| *name).collect();
+    let Some(form) = FORMS.iter().find(|form| form.event == event) else {
+        let names: Vec<_> = FORMS.iter().map(|form| form.event).collect();
         return Err(format!(
             "there is no event `{event}`; there are {}",
             names.join(", ")
         ));
     };
+    let event = form.event;
     let unknown = |name: &&String| {
-        name.as_str() != "event" && !known.iter().any(|known| known.contains(&name.as_str()))
+        let name = name.as_str();
+        name != "event" && !form.required.contains(&name) && !form.optional.contains(&name)
     };
     if let Some(name) = fields.keys().find(unknown) {
         return Err(format!("{event} has no field `{name}`"));
     }
     for (name, value) in &fields {
-        check(name, value).map_err(|must| format!("`{name}` must be {must}, got {value}"))?;
+        if !is_good(name, value) {
+            return Err(format!("`{name}` must be {}, got {value}", must_be(name)));
+        }
     }
     if let Some(Value::Object(options)) = fields.get_mut("options") {
         // Not every language leaves out what is not given.
         options.retain(|_, value| !value.is_null());
+    }
+    if let Some(name) = missing(form.required, &fields) {
+        let must = must_be(name);
+        return Err(format!("{event}: `{name}` is missing; it must be {must}"));
+    }
+    if let Some(Value::Object(options)) = fields.get("options")
+        && let Some(name) = missing(form.options, options)
+    {
+        let must = must_be(name);
+        return Err(format!(
+            "{event}: `options.{name}` is missing; it must be {must}"
+        ));
     }
     let play = |fields: Map<String, Value>| -> Result<Request, String> {
         let parsed = serde_json::from_value(Value::Object(fields.clone()));
@@ -117,7 +193,7 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
             None => format!("{event}: {error}"),
         })
     };
-    let asked = match *event {
+    let asked = match event {
         "budgets" => Asked::Budgets,
         "explain" => {
             let explained = match (fields.get("participants"), fields.get("shared")) {
@@ -136,33 +212,45 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
     Ok((seconds, asked))
 }
 
-/// Says what a field must be, if it is not.
-fn check(name: &str, value: &Value) -> Result<(), &'static str> {
-    let (good, must) = match name {
-        "site" | "intermediarySite" => (value.is_string(), "a host"),
-        "userAction" => (value.is_u64(), "a whole number from 0 on"),
-        "querier" => (
-            value == "conversionSite" || value == "intermediary",
-            "\"conversionSite\" or \"intermediary\"",
-        ),
+/// The first of these names that is not among the fields.
+fn missing(names: &[&'static str], fields: &Map<String, Value>) -> Option<&'static str> {
+    let mut names = names.iter().copied();
+    names.find(|name| !fields.contains_key(*name))
+}
+
+/// Whether a field is what it must be.
+fn is_good(name: &str, value: &Value) -> bool {
+    match name {
+        "site" | "intermediarySite" => value.is_string(),
+        "userAction" => value.is_u64(),
+        "querier" => value == "conversionSite" || value == "intermediary",
         "shared" => {
             let handle = value.as_str().map(str::parse::<SharedConversion>);
-            (
-                matches!(handle, Some(Ok(_))),
-                "the handle of a shared conversion, 32 hexadecimal digits",
-            )
+            matches!(handle, Some(Ok(_)))
         }
-        "sites" | "participants" => {
-            let hosts = value
-                .as_array()
-                .is_some_and(|list| list.iter().all(Value::is_string));
-            (hosts, "a list of hosts")
-        }
-        "forgetVisits" => (value.is_boolean(), "true or false"),
-        "options" => (value.is_object(), "an object"),
-        _ => (true, ""),
-    };
-    if good { Ok(()) } else { Err(must) }
+        "sites" | "participants" => value
+            .as_array()
+            .is_some_and(|list| list.iter().all(Value::is_string)),
+        "forgetVisits" => value.is_boolean(),
+        "options" => value.is_object(),
+        _ => true,
+    }
+}
+
+/// What a field or a required option must be, in words.
+fn must_be(name: &str) -> &'static str {
+    match name {
+        "site" | "intermediarySite" => "a host",
+        "userAction" | "histogramIndex" => "a whole number from 0 on",
+        "histogramSize" => "a whole number from 1 on",
+        "aggregationService" => "the URL of an aggregation service",
+        "querier" => "\"conversionSite\" or \"intermediary\"",
+        "shared" => "the handle of a shared conversion, 32 hexadecimal digits",
+        "sites" | "participants" => "a list of hosts",
+        "forgetVisits" => "true or false",
+        "options" => "an object",
+        _ => "",
+    }
 }
 
 /// The first option that is of the wrong type, with why: tried one by one, as an error about all of
@@ -181,4 +269,98 @@ fn wrong_option(fields: &Map<String, Value>) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(request: &Value) -> String {
+        let answer = Line::parse(&request.to_string()).unwrap_err().line();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["error"], "MalformedRequest");
+        answer["message"].as_str().unwrap().to_owned()
+    }
+
+    /// A request of each event with everything that it must have, and nothing more.
+    fn requests() -> Vec<Value> {
+        let conversion = json!({"aggregationService": "https://agg.example", "histogramSize": 5});
+        vec![
+            json!({"event": "saveImpression", "site": "a.example", "options": {"histogramIndex": 1}}),
+            json!({"event": "measureConversion", "site": "a.example", "options": conversion}),
+            json!({"event": "createSharedConversion", "site": "a.example", "participants": [],
+                "options": conversion}),
+            json!({"event": "takeShare", "site": "a.example", "shared": "0".repeat(32),
+                "options": conversion}),
+            json!({"event": "explain", "site": "a.example", "options": conversion}),
+            json!({"event": "explain", "site": "a.example", "participants": [],
+                "options": conversion}),
+            json!({"event": "explain", "site": "a.example", "shared": "0".repeat(32),
+                "options": conversion}),
+            json!({"event": "clearImpressionsForSite", "site": "a.example"}),
+            json!({"event": "clearBrowsingHistoryForAttribution", "sites": [],
+                "forgetVisits": false}),
+            json!({"event": "enableAPI"}),
+            json!({"event": "disableAPI"}),
+            json!({"event": "maintain"}),
+            json!({"event": "budgets"}),
+        ]
+    }
+
+    /// Whatever must be there and is not is named, with what it must be.
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut seen = std::collections::BTreeSet::new();
+        for request in requests() {
+            assert!(Line::parse(&request.to_string()).is_ok(), "{request}");
+            let event = request["event"].as_str().unwrap();
+            let form = FORMS.iter().find(|form| form.event == event).unwrap();
+            for name in form.required {
+                let mut incomplete = request.clone();
+                incomplete.as_object_mut().unwrap().remove(*name).unwrap();
+                let must = must_be(name);
+                assert_eq!(
+                    message(&incomplete),
+                    format!("{event}: `{name}` is missing; it must be {must}")
+                );
+                assert!(!must.is_empty());
+                seen.insert(*name);
+            }
+            for name in form.options {
+                let mut incomplete = request.clone();
+                // Null is what some languages send for nothing.
+                incomplete["options"][name] = Value::Null;
+                let must = must_be(name);
+                let expected = format!("{event}: `options.{name}` is missing; it must be {must}");
+                assert_eq!(message(&incomplete), expected);
+                incomplete["options"] = json!({"epsilon": 0.5});
+                let first = form.options[0];
+                let first = format!("{event}: `options.{first}` is missing; ");
+                assert!(message(&incomplete).starts_with(&first));
+                assert!(!must.is_empty());
+                seen.insert(*name);
+            }
+        }
+        let all = [
+            "aggregationService",
+            "forgetVisits",
+            "histogramIndex",
+            "histogramSize",
+            "options",
+            "participants",
+            "shared",
+            "site",
+            "sites",
+        ];
+        assert_eq!(Vec::from_iter(seen), all);
+    }
+
+    /// A new form needs a request above.
+    #[test]
+    fn every_form_is_tried() {
+        let events: Vec<Value> = requests().iter().map(|it| it["event"].clone()).collect();
+        for form in FORMS {
+            assert!(events.contains(&json!(form.event)), "{}", form.event);
+        }
+    }
 }
