@@ -107,7 +107,9 @@ impl Args {
             warn: stdio::tell,
         };
         let input = BufReader::new(stdio::input());
-        let player = serve(Player::new(agent, None), input, stdio::output(), serving)?;
+        let served = serve(Player::new(agent, None), input, stdio::output(), serving);
+        let player =
+            served.map_err(|error| Failed::because(format!("writing answers: {error}")))?;
         Ok(player.agent)
     }
 

@@ -14,6 +14,7 @@ mod signals;
 mod stdio;
 mod store;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -56,7 +57,11 @@ enum Command {
 
 fn main() -> ExitCode {
     signals::survive_file_size_limit();
-    let finished = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(instead) => return print_instead(&instead),
+    };
+    let finished = match command {
         Command::Reproduce(args) => lab::reproduce::run(&args),
         Command::Example(args) => example::run(&args),
         Command::Policy(args) => policy::run(&args),
@@ -83,6 +88,18 @@ fn main() -> ExitCode {
             stdio::tell(&why);
             ExitCode::from(status)
         }
+    }
+}
+
+/// Prints what there is instead of a command: help, a version, or what is wrong with the arguments.
+fn print_instead(instead: &clap::Error) -> ExitCode {
+    match instead.print() {
+        // Who cannot be told what is wrong sees it from the status.
+        Err(error) if !instead.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            stdio::tell(&format!("writing the result: {error}"));
+            ExitCode::from(1)
+        }
+        _ => ExitCode::from(u8::try_from(instead.exit_code()).unwrap_or(2)),
     }
 }
 

@@ -112,6 +112,22 @@ fn a_file_size_limit_is_an_error_of_other_commands() {
     let expected = format!("bigbird: {}: File too large", table.display());
     assert!(told.starts_with(&expected) && told.lines().count() == 1);
 
+    write_table(&folder.file("large.csv"));
+    let output = limited(16)
+        .args(["workload", "describe", "--memory-rows", "100"])
+        .arg(folder.file("large.csv"))
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    let expected = format!(
+        "bigbird: {}: a temporary file there cannot be written: File too large",
+        folder.path().display()
+    );
+    assert!(told.starts_with(&expected), "{told}");
+    assert_eq!(told.lines().count(), 1);
+
     let printed = File::create(folder.file("printed")).unwrap();
     let output = limited(1).arg("example").stdout(printed).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();

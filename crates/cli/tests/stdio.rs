@@ -4,11 +4,13 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, ErrorKind, PipeReader, PipeWriter, Read as _, Write as _};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
+use common::folder;
 use rustix::io::ioctl_fionbio;
 use serde_json::{Value, json};
 
@@ -118,4 +120,95 @@ fn long_results_wait_for_the_output() {
     while (&mut ours).take(100).read_to_end(&mut result).unwrap() > 0 {}
     assert!(simulate.wait().unwrap().success());
     assert!(result == expected.stdout);
+}
+
+/// Commands that print: a result, help, and a version.
+const PRINT: [&str; 6] = [
+    "example",
+    "policy --json",
+    "explain ../conformance/vectors/w3c-draft.jsonl",
+    "workload describe --scale 0.001",
+    "--help",
+    "--version",
+];
+
+/// A result that cannot be written is one line, and no success.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_output_is_an_error() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for arguments in PRINT {
+        let output = bigbird(arguments).stdout(full()).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {told}");
+        assert_eq!(
+            told, "bigbird: writing the result: No space left on device (os error 28)\n",
+            "{arguments}"
+        );
+    }
+    // If nobody can be told, the status still tells.
+    let mut nobody = bigbird("example");
+    let status = nobody.stdout(full()).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+
+    let mut agent = bigbird("agent --in-memory --test-clock")
+        .stdin(Stdio::piped())
+        .stdout(full())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = agent.stdin.take().unwrap();
+    input.write_all(b"{\"event\": \"budgets\"}\n").unwrap();
+    drop(input);
+    let output = agent.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "bigbird: writing answers: No space left on device (os error 28)\n"
+    );
+}
+
+/// Files of results as well, whatever they are.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_file_is_an_error() {
+    let folder = folder();
+    for (name, arguments) in [
+        ("table.csv", "workload write --scale 0.001 --to"),
+        ("table.parquet", "workload write --scale 0.001 --to"),
+        (
+            "runs.csv",
+            "simulate --scale 0.01 --min-conversions-per-day 20 --csv",
+        ),
+    ] {
+        let path = folder.file(name);
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        let output = bigbird(arguments).arg(&path).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        let expected = format!(
+            "bigbird: {}: No space left on device (os error 28)\n",
+            path.display()
+        );
+        assert_eq!(told, expected);
+    }
+    let output = bigbird("workload write --scale 0.001 --to /dev/full").output();
+    let told = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert_eq!(
+        told,
+        "bigbird: /dev/full: a folder for prepared files cannot be created there (a table ends in .csv, \
+         .parquet or .pqt): File exists (os error 17)\n"
+    );
+}
+
+/// Whoever closes a pipe has what they wanted.
+#[test]
+fn a_closed_pipe_is_no_error() {
+    for arguments in PRINT {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = bigbird(arguments).stdout(writer).output().unwrap();
+        assert!(output.status.success(), "{arguments}: {output:?}");
+        assert!(output.stderr.is_empty(), "{arguments}: {output:?}");
+    }
 }

@@ -66,6 +66,7 @@ impl TempFile {
         let begin = self.end;
         let written = RecordBatch::try_from_iter(columns).and_then(|batch| self.write(&batch));
         self.end = written.map_err(|cause| {
+            let cause = plain(&cause);
             let what = format!("a temporary file there cannot be written: {cause}");
             ReadError::new(&self.nameless.folder, what)
         })?;
@@ -121,7 +122,7 @@ impl Section {
         });
         let batch = StreamReader::try_new(reader, None)
             .and_then(|mut batches| batches.next().transpose())
-            .map_err(|cause| self.unreadable(&cause.to_string()))?;
+            .map_err(|cause| self.unreadable(&plain(&cause)))?;
         batch.ok_or_else(|| self.unreadable("it ends early"))
     }
 
@@ -161,6 +162,14 @@ impl Section {
     fn unreadable(&self, cause: &str) -> ReadError {
         let what = format!("a temporary file there cannot be read: {cause}");
         ReadError::new(&self.nameless.folder, what)
+    }
+}
+
+/// What went wrong; of the disk, without the library's word for it.
+fn plain(cause: &ArrowError) -> String {
+    match cause {
+        ArrowError::IoError(what, _) => what.clone(),
+        cause => cause.to_string(),
     }
 }
 

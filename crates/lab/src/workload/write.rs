@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt64Array};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
+use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use thiserror::Error;
 
@@ -38,6 +39,14 @@ impl WriteError {
         Self::Write {
             path: path.to_owned(),
             what: what.to_string(),
+        }
+    }
+
+    /// What the disk says is said without the library's word for it.
+    fn parquet(path: &Path, cause: &ParquetError) -> Self {
+        match cause {
+            ParquetError::External(cause) => Self::new(path, cause),
+            cause => Self::new(path, cause),
         }
     }
 }
@@ -238,12 +247,12 @@ impl<'a, T, F: Fn(&[T]) -> Vec<(&'static str, ArrayRef)>> Rows<'a, T, F> {
                 let file = File::create(path).map_err(|cause| WriteError::new(path, &cause))?;
                 let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
                 let writer = ArrowWriter::try_new(file, batch.schema(), Some(properties.build()));
-                none.insert(writer.map_err(|cause| WriteError::new(path, &cause))?)
+                none.insert(writer.map_err(|cause| WriteError::parquet(path, &cause))?)
             }
         };
         writer
             .write(&batch)
-            .map_err(|cause| WriteError::new(path, &cause))
+            .map_err(|cause| WriteError::parquet(path, &cause))
     }
 
     fn finish(mut self) -> Result<(), WriteError> {
@@ -252,7 +261,7 @@ impl<'a, T, F: Fn(&[T]) -> Vec<(&'static str, ArrayRef)>> Rows<'a, T, F> {
             return Ok(());
         };
         let closed = writer.close();
-        closed.map_err(|cause| WriteError::new(self.path, &cause))?;
+        closed.map_err(|cause| WriteError::parquet(self.path, &cause))?;
         Ok(())
     }
 }
@@ -269,7 +278,13 @@ impl<'a, T, F: Fn(&[T]) -> Vec<(&'static str, ArrayRef)>> Rows<'a, T, F> {
 /// If a conversion is not worth 1, which these files cannot say; if a file cannot be written, or a
 /// part of the workload not read.
 pub fn write_prepared(workload: &Workload, folder: &Path) -> Result<(), WriteError> {
-    std::fs::create_dir_all(folder).map_err(|cause| WriteError::new(folder, &cause))?;
+    std::fs::create_dir_all(folder).map_err(|cause| {
+        let what = format!(
+            "a folder for prepared files cannot be created there (a table ends in .csv, .parquet or \
+             .pqt): {cause}"
+        );
+        WriteError::new(folder, &what)
+    })?;
     let to_impressions = folder.join(criteo::IMPRESSIONS);
     let to_conversions = folder.join(criteo::CONVERSIONS);
     let mut impressions: Vec<Prepared> = Vec::new();
