@@ -2,10 +2,11 @@
 
 use std::io::BufReader;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_user_agent::protocol::{Player, Reason, Serving, StreamClock, serve};
+use bigbird_user_agent::protocol::{Pace, Player, Reason, Serving, StreamClock, serve};
 use bigbird_user_agent::{Config, Randomness, Storage, UserAgent};
 
 use crate::clock::wall_clock;
@@ -14,12 +15,14 @@ use crate::{policy, stdio, store};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-One JSON request a line on standard input, one JSON answer a line on standard output, in order:
+One JSON request a line on standard input, one JSON answer a line on standard output. Conversions are
+answered --release-after milliseconds after they came, other requests when they are done: give each an
+`id`, which its answer repeats.
   {\"event\": \"saveImpression\", \"site\": \"news.example\", \"userAction\": 1, \"options\": {\"histogramIndex\": 2}}
   {\"event\": \"measureConversion\", \"site\": \"shop.example\", \"userAction\": 2,
    \"options\": {\"aggregationService\": \"https://agg.example\", \"histogramSize\": 5}}
 The other events are createSharedConversion, takeShare, clearImpressionsForSite,
-clearBrowsingHistoryForAttribution, enableAPI, disableAPI, maintain, budgets and explain.
+clearBrowsingHistoryForAttribution, enableAPI, disableAPI, maintain, budgets, status and explain.
 docs/agent.md has every field and answer.
 
 It stops when its input ends. A line that is no request gets an answer that says why.")]
@@ -42,9 +45,21 @@ pub(crate) struct Args {
     /// An aggregation service that pages may name; may be given several times
     #[arg(long, value_name = "URL")]
     aggregation_service: Vec<String>,
-    /// How long after a conversion its answer is given, in milliseconds, 1 to 60000
-    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=60_000))]
-    release_after: i64,
+    /// How long after its arrival a conversion is answered, in milliseconds, 1 to 60000 [default: 1000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    release_after: Option<u64>,
+    /// How many conversions of one top-level site are measured within --release-after [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    conversions_per_site: Option<u32>,
+    /// How many conversions of all sites are measured within --release-after [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    conversions: Option<u32>,
+    /// How many impressions of one top-level site are saved within --release-after [default: 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    impressions_per_site: Option<u32>,
+    /// How many impressions of all sites are saved within --release-after [default: 2048]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    impressions: Option<u32>,
     /// Answer conversions with their histogram. Pages must never see it, and there are no encrypted
     /// reports yet: without this, a conversion is charged and nothing comes of it
     #[arg(long)]
@@ -105,6 +120,7 @@ impl Args {
                 false => StreamClock::Wall(wall_clock),
             },
             warn: stdio::tell,
+            handle: Source::handle_bits,
         };
         let input = BufReader::new(stdio::input());
         let served = serve(Player::new(agent, None), input, stdio::output(), serving);
@@ -128,12 +144,28 @@ impl Args {
             config.policy = file.policy(profile)?;
         }
         config.epoch_days = self.epoch_days;
-        config.release_after_ms = self.release_after;
+        config.pace = self.pace();
         config.shows_histograms = self.unencrypted_for_testing;
         for url in &self.aggregation_service {
             config = config.with_service(url);
         }
         Ok(config)
+    }
+
+    fn pace(&self) -> Pace {
+        let mut pace = Pace::default();
+        if let Some(ms) = self.release_after {
+            pace.delay = Duration::from_millis(ms);
+        }
+        for (given, limit) in [
+            (self.conversions_per_site, &mut pace.conversions.of_site),
+            (self.conversions, &mut pace.conversions.of_all),
+            (self.impressions_per_site, &mut pace.impressions.of_site),
+            (self.impressions, &mut pace.impressions.of_all),
+        ] {
+            *limit = given.unwrap_or(*limit);
+        }
+        pace
     }
 
     fn randomness(&self) -> Result<Source, Failed> {
@@ -165,6 +197,19 @@ enum Source {
 }
 
 impl Source {
+    /// The handle of a shared conversion.
+    fn handle_bits() -> u128 {
+        let bits = || match getrandom::u64() {
+            Ok(bits) => u128::from(bits),
+            Err(error) => {
+                // A handle that can be guessed must not be given out.
+                stdio::tell(&format!("no random numbers: {error}"));
+                std::process::exit(1)
+            }
+        };
+        bits() << 64 | bits()
+    }
+
     /// A number in [0, 1) with all 53 bits of a double.
     fn system() -> f64 {
         // Without randomness a system does not get this far. If it did, the middle is what credit
@@ -193,17 +238,7 @@ impl Randomness for Source {
 
     fn handle(&mut self, number: u64) -> u128 {
         match self {
-            Self::System => {
-                let bits = || match getrandom::u64() {
-                    Ok(bits) => u128::from(bits),
-                    Err(error) => {
-                        // A handle that can be guessed must not be given out.
-                        stdio::tell(&format!("no random numbers: {error}"));
-                        std::process::exit(1)
-                    }
-                };
-                bits() << 64 | bits()
-            }
+            Self::System => Self::handle_bits(),
             Self::Fixed { .. } => number.into(),
         }
     }

@@ -72,7 +72,7 @@ fn the_agent_waits_for_its_output() {
     const REQUESTS: usize = 20_000;
     let (mut ours, theirs) = non_blocking();
     let held = fill(&theirs);
-    let mut agent = bigbird("agent --in-memory --test-clock")
+    let mut agent = bigbird("agent --in-memory")
         .stdin(Stdio::piped())
         .stdout(theirs)
         .spawn()

@@ -395,20 +395,15 @@ impl Event {
     pub fn play<S: Storage>(&self, player: &mut ScenarioPlayer<S>) -> Result<Outcome, S::Error> {
         self.prescribe(player);
         let now = self.moment();
-        const LATER: Timestamp = Timestamp(i64::MAX);
         match player.play(&self.request, now) {
             Ok(protocol::Outcome::Done) => Ok(Outcome::Done),
             Ok(protocol::Outcome::Report(report, decision)) => {
-                let released = report.release(now, LATER);
-                let histogram = released.ok().and_then(|report| report.histogram);
+                let histogram = report.histogram;
                 let buckets = histogram.map(|histogram| histogram.buckets().to_vec());
                 Ok(Outcome::Report(buckets.unwrap_or_default(), decision))
             }
             Ok(protocol::Outcome::Shared(shared, decision)) => {
-                Ok(match shared.release(now, LATER) {
-                    Ok(shared) => Outcome::Shared(shared, decision),
-                    Err(_) => Outcome::Done,
-                })
+                Ok(Outcome::Shared(shared, decision))
             }
             Err(AgentError::Api(error)) => Ok(Outcome::Error(error)),
             Err(AgentError::Store(error)) => Err(error),

@@ -5,10 +5,12 @@
 //! ```
 
 use std::error::Error;
+use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
+use bigbird_user_agent::protocol::Scheduler;
 use bigbird_user_agent::{
     Call, Config, ConversionOptions, ImpressionOptions, Randomness, Report, Seal, UserAgent,
 };
@@ -50,7 +52,7 @@ impl Randomness for System {
 struct Length;
 
 impl Seal for Length {
-    fn seal(&mut self, report: &Report<'_>) -> Vec<u8> {
+    fn seal(&self, report: &Report<'_>) -> Vec<u8> {
         let buckets = report.histogram.buckets().len();
         format!("{buckets} buckets for {}", report.querier).into_bytes()
     }
@@ -69,6 +71,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // With other rules than last time, say after an update, every epoch keeps those it began with.
     let config = Config::new(Profile::BigBird).with_service("https://agg.example");
     let mut agent = UserAgent::new(config, store, System, now()?)?.sealing(Length);
+    // It says when calls are taken and answered, by when they arrive alone. A browser has a thread
+    // that parses calls with the gate and hands them to it, one that makes them in their order, and
+    // one that answers: `bigbird agent` is such a process.
+    let began = Instant::now();
+    let mut scheduler = Scheduler::new(agent.config().pace);
 
     // The user clicks a link to a news site, which shows an ad in a frame of an ad-tech company.
     let click = agent.begin_user_action(now()?)?;
@@ -82,23 +89,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     // whatever was stored, spent or switched off.
     let click = agent.begin_user_action(now()?)?;
     let bought = Call::new("shop.example", now()?).by(click);
-    let called = Instant::now();
     let options = ConversionOptions {
         epsilon: 0.25,
         ..ConversionOptions::new("https://agg.example", 5)
     };
-    let answer = agent.measure_conversion(&bought, &options)?;
+    let call = agent.gate().conversion(&bought, &options)?;
+    let null = agent.gate().null_report(&call);
+    scheduler.conversion(began.elapsed(), call.site(), &bought, null);
+    let Some((Some(ticket), bought)) = scheduler.begin() else {
+        return Err("the scheduler takes the first conversion".into());
+    };
+    let answer = agent.measure_conversion(bought, &options)?;
     // From here on the charge is on the disk, also if the power fails.
-    let ready = Timestamp(bought.now.0 + i64::try_from(called.elapsed().as_millis())?);
-    let release = answer.report.release_at(ready);
-    println!(
-        "the page is answered {} ms after its call",
-        release.0 - bought.now.0
-    );
-    if let Ok(report) = answer.report.release(ready, release) {
+    scheduler.finish(ticket, answer.report);
+    let due = scheduler.next_release().ok_or("it is to be answered")?;
+    println!("the page is answered {due:?} after the start");
+    thread::sleep(due.saturating_sub(began.elapsed()));
+    if let Some(report) = scheduler.release(began.elapsed()) {
         let sealed = String::from_utf8_lossy(&report.bytes);
         println!("the page gets a sealed report: {sealed}");
     }
+
+    // Now and then, while nobody waits: what no request can reach any more goes, slice by slice.
+    while agent.is_upkeep_due(now()?) && agent.upkeep(now()?)? {}
 
     // What a page of the browser's own may show the user.
     for budget in agent.budgets()? {
@@ -111,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // The user clears everything: traces go, and nothing that was spent comes back.
     agent.clear_browsing_history(&[], true, now()?)?;
-    let again = agent.measure_conversion(&bought, &options)?;
+    let again = agent.measure_conversion(bought, &options)?;
     println!(
         "after clearing, {} epochs are read",
         again.decision.epochs().count()

@@ -74,21 +74,14 @@ fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
     let answer = agent
         .measure_conversion(black_box(&call), &options)
         .unwrap();
-    answer
-        .report
-        .release(call.now, Timestamp(i64::MAX))
-        .unwrap()
-        .histogram
-        .unwrap()
-        .total()
+    answer.report.histogram.unwrap().total()
 }
 
 /// Creates a conversion to share, and gives its handle.
 fn create((agent, bought): &mut (Agent, Action), site: &str) -> SharedConversion {
     let call = Call::new(site, Timestamp(NOW + 1)).by(*bought);
     let created = agent.create_shared_conversion(black_box(&call), &options(), &["ads.example"]);
-    let shared = created.unwrap().shared;
-    shared.release(call.now, Timestamp(i64::MAX)).unwrap()
+    created.unwrap().shared
 }
 
 fn take((agent, bought): &mut (Agent, Action), site: &str, shared: SharedConversion) -> u64 {
@@ -97,13 +90,7 @@ fn take((agent, bought): &mut (Agent, Action), site: &str, shared: SharedConvers
         ..Call::new(site, Timestamp(NOW + 1)).by(*bought)
     };
     let taken = agent.take_share(black_box(shared), &call, &options());
-    let report = taken.unwrap().report;
-    report
-        .release(call.now, Timestamp(i64::MAX))
-        .unwrap()
-        .histogram
-        .unwrap()
-        .total()
+    taken.unwrap().report.histogram.unwrap().total()
 }
 
 /// What can be told apart of each call, if it can: its name, the site that calls, whether the API is

@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let serving = Serving {
         clock: StreamClock::Requests,
         warn: |what| eprintln!("{what}"),
+        handle: || 0,
     };
     serve(player, Cursor::new(REQUESTS), io::stdout(), serving)?;
     Ok(())

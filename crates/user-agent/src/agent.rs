@@ -5,21 +5,20 @@ use std::ops::Range;
 
 use bigbird::attribution::Edit;
 use bigbird::{
-    AttributionQuery, Balance, Capacity, Decision, EpochIndex, Filter, Histogram, Policies as _,
-    Timestamp, UserAction,
+    Balance, Capacity, Decision, EpochIndex, Filter, Policies as _, Timestamp, UserAction,
 };
 
-use crate::call::{Action, Call, Caller, ConversionCall, ImpressionCall, Numbering, Querier};
+use crate::call::{Action, Call, ConversionCall, Measurement, Numbering, PageCall};
 use crate::clock::{Era, next, period_ms};
 use crate::config::{Config, Randomness};
 use crate::decoy::Decoy;
 use crate::error::{AgentError, ApiError, RangeError};
 use crate::explain::{Explanation, FilterName};
-use crate::measure::{Measured, Measurement};
+use crate::gate::Gate;
+use crate::measure::Measured;
 use crate::memory::Memory;
 use crate::options::{ConversionOptions, ImpressionOptions};
-use crate::release::Held;
-use crate::report::{Report, Seal, SealedReport, Withhold};
+use crate::report::{Seal, SealedReport};
 use crate::shared::SharedConversion;
 use crate::site::{Localhost, Site};
 use crate::storage::{ChangeSet, Place, Row, Rows, Selection, State, Storage, Transaction, View};
@@ -30,8 +29,9 @@ use crate::work::Work;
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "a report that was paid for should be released"]
 pub struct Answer {
-    /// The sealed report, held until it is time.
-    pub report: Held<SealedReport>,
+    /// The sealed report. When it may be given to the page is not for whoever made it ready to say: see
+    /// [`Scheduler`](crate::protocol::Scheduler).
+    pub report: SealedReport,
     /// What happened and why; it stays on the device.
     pub decision: Decision,
 }
@@ -113,19 +113,48 @@ impl fmt::Display for Budget {
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "shares of a conversion that was paid for should be taken"]
 pub struct SharedAnswer {
-    /// The handle by which shares are taken, held until it is time.
-    pub shared: Held<SharedConversion>,
+    /// The handle by which shares are taken; of its time holds the same as of a report's.
+    pub shared: SharedConversion,
     /// What happened and why; it stays on the device.
     pub decision: Decision,
+}
+
+impl From<Measured> for SharedAnswer {
+    fn from(measured: Measured) -> Self {
+        Self {
+            shared: measured.shared,
+            decision: measured.decision,
+        }
+    }
+}
+
+/// Whether the API works: what people may want to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// Whether the user lets it work.
+    pub enabled: bool,
+    /// When the first epoch begins that can be measured, if the current one cannot be: history was
+    /// cleared, or something was measured under a clock that was ahead.
+    pub closed_until: Option<Timestamp>,
+}
+
+/// What a page's call gives.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PageAnswer {
+    /// An impression was saved, or not: nobody is told.
+    Saved,
+    /// The report of a conversion, or of a share of one.
+    Report(Answer),
+    /// A shared conversion.
+    Shared(SharedAnswer),
 }
 
 /// A user agent with a store.
 #[derive(Debug)]
 pub struct UserAgent<S, R> {
-    config: Config,
+    gate: Gate,
     storage: S,
     randomness: R,
-    sealer: Box<dyn Seal + Send>,
     /// Ids of user actions that this user agent may give out. They are taken from the store many
     /// at a time, so that a click costs no write; what is left at the end is never used.
     reserved: Range<u64>,
@@ -202,7 +231,7 @@ fn make_room<T: Transaction<E>, E>(
 macro_rules! perform {
     ($agent:expr, $call:expr) => {
         $agent.storage.begin().and_then(|transaction| {
-            let (config, randomness) = (&$agent.config, &mut $agent.randomness);
+            let (config, randomness) = ($agent.gate.config(), &mut $agent.randomness);
             perform(transaction, config, randomness, &mut $agent.upkeep, $call)
         })
     };
@@ -250,10 +279,9 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     fn assemble(config: Config, storage: S, randomness: R) -> Self {
         Self {
             decoy: Decoy::new(&config.policy),
-            config,
+            gate: Gate::new(config),
             storage,
             randomness,
-            sealer: Box::new(Withhold),
             reserved: 0..0,
             upkeep: Upkeep::default(),
         }
@@ -261,9 +289,14 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
 
     /// The same user agent, with reports that are sealed so.
     #[must_use]
-    pub fn sealing(mut self, sealer: impl Seal + Send + 'static) -> Self {
-        self.sealer = Box::new(sealer);
+    pub fn sealing(mut self, sealer: impl Seal + Send + Sync + 'static) -> Self {
+        self.gate = self.gate.sealing(sealer);
         self
+    }
+
+    /// Its gate, for other threads.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// The store.
@@ -289,7 +322,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
 
     /// How it is set up.
     pub fn config(&self) -> &Config {
-        &self.config
+        self.gate.config()
     }
 
     /// A user action begins: the user clicked, or typed an address.
@@ -324,26 +357,13 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let timeline = self.storage.begin()?.state()?.timeline;
         let ended = match timeline.eras() {
             // Wherever epochs will begin, these moments are in two.
-            [] => now.0.abs_diff(at.0) >= period_ms(self.config.epoch_days).unsigned_abs(),
+            [] => now.0.abs_diff(at.0) >= period_ms(self.config().epoch_days).unsigned_abs(),
             _ => timeline.epoch(at) != timeline.epoch(now),
         };
         if ended {
             return self.begin_user_action(now);
         }
         Ok(action)
-    }
-
-    /// Whether an impression could be saved: what a page's promise depends on, and all of it. A
-    /// browser can answer the page with this and save afterwards.
-    ///
-    /// # Errors
-    /// If the call is invalid.
-    pub fn check_impression(
-        &self,
-        call: &Call<'_>,
-        options: &ImpressionOptions,
-    ) -> Result<(), ApiError> {
-        self.parse_impression(*call, options).map(|_| ())
     }
 
     /// Saves an impression (the draft's "save an impression"). The page learns whether its options
@@ -373,23 +393,86 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     ) -> Result<Vec<Result<(), ApiError>>, S::Error> {
         let parsed: Vec<_> = impressions
             .into_iter()
-            .map(|(call, options)| self.parse_impression(call, options))
+            .map(|(call, options)| self.gate.impression(&call, options))
             .collect();
-        if parsed.iter().any(Result::is_ok) {
-            let (config, randomness) = (&self.config, &mut self.randomness);
-            let mut transaction = self.storage.begin()?;
-            for impression in parsed.iter().flatten() {
-                prepare(
-                    &mut transaction,
-                    config,
-                    randomness,
-                    &mut self.upkeep,
-                    |work| work.save(impression),
-                )?;
-            }
-            self.upkeep.commit(transaction)?;
+        let good = parsed.iter().flatten().cloned();
+        let calls: Vec<PageCall> = good.map(PageCall::Save).collect();
+        if !calls.is_empty() {
+            self.perform(&calls)?;
         }
         Ok(parsed.into_iter().map(|it| it.map(|_| ())).collect())
+    }
+
+    /// Makes calls that came together, in their order, with one write. Each has a user action, or
+    /// [gets one](PageCall::or_by) before.
+    ///
+    /// # Errors
+    /// If the store failed; nothing of any of them happened then.
+    pub fn perform(&mut self, calls: &[PageCall]) -> Result<Vec<PageAnswer>, S::Error> {
+        let measured = self.measure(calls)?;
+        let answers = calls.iter().zip(measured).map(|pair| match pair {
+            (PageCall::Measure(conversion), Some(measured)) => match conversion.measurement {
+                Measurement::Create { .. } => PageAnswer::Shared(measured.into()),
+                _ => PageAnswer::Report(self.report(conversion, measured)),
+            },
+            _ => PageAnswer::Saved,
+        });
+        Ok(answers.collect())
+    }
+
+    /// Makes calls, and gives what those measured that do.
+    fn measure(&mut self, calls: &[PageCall]) -> Result<Vec<Option<Measured>>, S::Error> {
+        let Self {
+            gate,
+            storage,
+            randomness,
+            upkeep,
+            decoy,
+            ..
+        } = self;
+        let config = gate.config();
+        let mut transaction = storage.begin()?;
+        let mut done = Vec::with_capacity(calls.len());
+        for call in calls {
+            let measured = prepare(&mut transaction, config, randomness, upkeep, |work| {
+                Ok(match call {
+                    PageCall::Save(impression) => {
+                        work.save(impression)?;
+                        None
+                    }
+                    PageCall::Measure(conversion) => Some(work.measure(conversion)?),
+                })
+            })?;
+            done.push(measured);
+        }
+        upkeep.commit(transaction)?;
+        for (call, measured) in calls.iter().zip(&done) {
+            if let (PageCall::Measure(conversion), Some(measured)) = (call, measured) {
+                let dropped = measured.dropped.as_ref();
+                decoy.even_out(conversion, config, measured.own, dropped);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes one call that measures.
+    fn measure_one(&mut self, call: &PageCall) -> Result<Measured, AgentError<S::Error>> {
+        let measured = self.measure(std::slice::from_ref(call));
+        let measured = measured.map_err(AgentError::Store)?.pop().flatten();
+        Ok(measured.unwrap_or_default())
+    }
+
+    fn report(&self, conversion: &ConversionCall, measured: Measured) -> Answer {
+        Answer {
+            report: self.gate.sealed(conversion, measured.report),
+            decision: measured.decision,
+        }
+    }
+
+    /// Measures, and gives the report.
+    fn answer(&mut self, conversion: ConversionCall) -> Result<Answer, AgentError<S::Error>> {
+        let measured = self.measure_one(&PageCall::Measure(conversion.clone()))?;
+        Ok(self.report(&conversion, measured))
     }
 
     /// Measures a conversion (the draft's "measure a conversion"). What is charged is durable when
@@ -400,33 +483,15 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// that finds nothing: one over the device, the other over a decoy.
     ///
     /// # Errors
-    /// If the call is invalid, or the store failed; nothing is charged then, and
-    /// [`null_answer`](Self::null_answer) is what the page should get.
+    /// If the call is invalid, or the store failed; nothing is charged then, and the gate's
+    /// [null report](Gate::null_report) is what the page should get.
     pub fn measure_conversion(
         &mut self,
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
-        let conversion = self.parse(call, options)?;
-        self.answer(&conversion, Measurement::Conversion)
-    }
-
-    /// The answer to a conversion of which nothing comes, for when the store has failed: to the
-    /// page it looks like any other.
-    ///
-    /// # Errors
-    /// If the call is invalid.
-    pub fn null_answer(
-        &mut self,
-        call: &Call<'_>,
-        options: &ConversionOptions,
-    ) -> Result<Answer, ApiError> {
-        let conversion = self.parse(call, options)?;
-        let null = Histogram::null(conversion.valid.histogram_size);
-        Ok(Answer {
-            report: self.sealed(&conversion, null),
-            decision: Decision::default(),
-        })
+        let conversion = self.gate.conversion(call, options)?;
+        self.answer(conversion)
     }
 
     /// Creates the attribution object of a conversion that several intermediaries share, each as
@@ -434,42 +499,17 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     ///
     /// # Errors
     /// If the call or a participant is invalid, the profile has no intermediaries as queriers, or
-    /// the store failed; then [`null_shared_answer`](Self::null_shared_answer) is what the page
-    /// should get.
+    /// the store failed; then a random handle is what the page should get.
     pub fn create_shared_conversion(
         &mut self,
         call: &Call<'_>,
         options: &ConversionOptions,
         participants: &[&str],
     ) -> Result<SharedAnswer, AgentError<S::Error>> {
-        let conversion = self.parse(call, options)?;
-        let participants = self.parse_participants(participants)?;
-        let measured = self.measure(&conversion, Measurement::Create(&participants));
-        let measured = measured.map_err(AgentError::Store)?;
-        Ok(SharedAnswer {
-            shared: self.hold(call, measured.shared),
-            decision: measured.decision,
-        })
-    }
-
-    /// The answer to a shared conversion of which nothing comes, for when the store has failed: a
-    /// handle that leads nowhere.
-    ///
-    /// # Errors
-    /// If the call is invalid.
-    pub fn null_shared_answer(
-        &mut self,
-        call: &Call<'_>,
-        options: &ConversionOptions,
-        participants: &[&str],
-    ) -> Result<SharedAnswer, ApiError> {
-        self.parse(call, options)?;
-        self.parse_participants(participants)?;
-        let shared = SharedConversion(self.randomness.handle(0));
-        Ok(SharedAnswer {
-            shared: self.hold(call, shared),
-            decision: Decision::default(),
-        })
+        let conversion = self
+            .gate
+            .shared_conversion(call, options, participants, None)?;
+        Ok(self.measure_one(&PageCall::Measure(conversion))?.into())
     }
 
     /// Gives a participant its share of a shared conversion: the credit of the impressions its
@@ -484,8 +524,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
-        let conversion = self.parse_share(call, options)?;
-        self.answer(&conversion, Measurement::Share(shared))
+        let conversion = self.gate.share(shared, call, options)?;
+        self.answer(conversion)
     }
 
     /// Says what a conversion would give and why. Nothing is charged, stored or chosen. For
@@ -498,9 +538,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Explanation, AgentError<S::Error>> {
-        let conversion = self.parse(call, options)?;
-        let explained = self.dry_run(&conversion, Measurement::Conversion);
-        explained.map_err(AgentError::Store)
+        let conversion = self.gate.conversion(call, options)?;
+        self.dry_run(&conversion).map_err(AgentError::Store)
     }
 
     /// Says what [creating a shared conversion](Self::create_shared_conversion) would charge, as
@@ -514,10 +553,10 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
         participants: &[&str],
     ) -> Result<Explanation, AgentError<S::Error>> {
-        let conversion = self.parse(call, options)?;
-        let participants = self.parse_participants(participants)?;
-        let explained = self.dry_run(&conversion, Measurement::Create(&participants));
-        explained.map_err(AgentError::Store)
+        let conversion = self
+            .gate
+            .shared_conversion(call, options, participants, None)?;
+        self.dry_run(&conversion).map_err(AgentError::Store)
     }
 
     /// Says what [taking a share](Self::take_share) would give and why, as
@@ -531,9 +570,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<Explanation, AgentError<S::Error>> {
-        let conversion = self.parse_share(call, options)?;
-        let explained = self.dry_run(&conversion, Measurement::Share(shared));
-        explained.map_err(AgentError::Store)
+        let conversion = self.gate.share(shared, call, options)?;
+        self.dry_run(&conversion).map_err(AgentError::Store)
     }
 
     /// Removes the impressions of a site at the site's own request, by a `Clear-Site-Data` response
@@ -543,7 +581,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// If the store failed. A host that has no site has no impressions.
     pub fn clear_impressions_for_site(&mut self, host: &str) -> Result<(), S::Error> {
         // Whatever the development switch says, so that what was saved can be cleared.
-        let site = Site::parse_with(host, Localhost::Allowed, &*self.config.domains);
+        let site = Site::parse_with(host, Localhost::Allowed, &*self.config().domains);
         let Ok(site) = site else {
             return Ok(());
         };
@@ -588,7 +626,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         forget_visits: bool,
         now: Timestamp,
     ) -> Result<(), AgentError<S::Error>> {
-        let sites = self.config.sites(sites.iter().map(String::as_str));
+        let sites = self.config().sites(sites.iter().map(String::as_str));
         let sites = sites.map_err(ApiError::from)?;
         if !forget_visits && sites.is_empty() {
             let error = RangeError::new("sites", "at least 1 unless visits are forgotten", 0);
@@ -632,6 +670,27 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Ok(self.storage.begin()?.state()?.timeline.eras().to_vec())
     }
 
+    /// Whether the API works, and if not, from when on.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn status(&mut self, now: Timestamp) -> Result<Status, S::Error> {
+        let state = self.storage.begin()?.state()?;
+        let current = state.timeline.epoch(now);
+        let first = match state
+            .last_clear
+            .and_then(|clear| state.timeline.epoch(clear))
+        {
+            Some(cleared) => state.first_epoch.max(next(cleared)),
+            None => state.first_epoch,
+        };
+        let closed = current.is_some_and(|current| current < first);
+        Ok(Status {
+            enabled: state.enabled,
+            closed_until: state.timeline.beginning(first).filter(|_| closed),
+        })
+    }
+
     /// Lets the API work, or stops it (the draft's section Disabling the Attribution API). A page
     /// cannot tell.
     ///
@@ -650,15 +709,25 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn maintain(&mut self, now: Timestamp) -> Result<(), S::Error> {
-        self.upkeep.start_over();
+        self.start_upkeep();
         while self.upkeep(now)? {}
         Ok(())
+    }
+
+    /// Lets [`upkeep`](Self::upkeep) be due.
+    pub fn start_upkeep(&mut self) {
+        self.upkeep.start_over();
     }
 
     /// Whether [`upkeep`](Self::upkeep) has something to do: once a day, after history was cleared, and
     /// when many names were given.
     pub fn is_upkeep_due(&self, now: Timestamp) -> bool {
         self.upkeep.is_due(now)
+    }
+
+    /// Lets the next round of upkeep wait for a day, as after one that ended.
+    pub(crate) fn put_off_upkeep(&mut self, now: Timestamp) {
+        self.upkeep.finish(now);
     }
 
     /// Removes a slice of what no request can reach any more, and says whether there is more to do:
@@ -674,131 +743,14 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     pub fn upkeep(&mut self, now: Timestamp) -> Result<bool, S::Error> {
         let transaction = self.storage.begin()?;
         self.upkeep
-            .slice(transaction, &self.config, &mut self.randomness, now)
-    }
-
-    fn answer(
-        &mut self,
-        conversion: &ConversionCall<'_>,
-        measurement: Measurement<'_>,
-    ) -> Result<Answer, AgentError<S::Error>> {
-        let measured = self.measure(conversion, measurement);
-        let measured = measured.map_err(AgentError::Store)?;
-        Ok(Answer {
-            report: self.sealed(conversion, measured.report),
-            decision: measured.decision,
-        })
-    }
-
-    /// Seals the report of a conversion.
-    fn sealed(
-        &mut self,
-        conversion: &ConversionCall<'_>,
-        histogram: Histogram,
-    ) -> Held<SealedReport> {
-        let ConversionCall { call, valid, .. } = conversion;
-        let report = Report {
-            histogram: &histogram,
-            epsilon: valid.terms.epsilon().micro(),
-            max_value: valid.terms.max_value(),
-            querier: conversion.querier(),
-            conversion_site: &conversion.caller.site,
-            aggregation_service: &valid.aggregation_service,
-        };
-        let bytes = self.sealer.seal(&report);
-        let histogram = self.config.shows_histograms.then_some(histogram);
-        self.hold(call, SealedReport { bytes, histogram })
-    }
-
-    /// Holds an answer until its time.
-    fn hold<T>(&self, call: &Call<'_>, answer: T) -> Held<T> {
-        Held::new(answer, call.now, self.config.release_after_ms)
-    }
-
-    fn parse_impression<'a>(
-        &self,
-        call: Call<'a>,
-        options: &ImpressionOptions,
-    ) -> Result<ImpressionCall<'a>, ApiError> {
-        Ok(ImpressionCall {
-            call,
-            caller: Caller::parse(&call, &self.config)?,
-            valid: options.parse(&self.config)?,
-        })
-    }
-
-    /// Parses a conversion call, in the draft's order.
-    fn parse<'a>(
-        &self,
-        call: &Call<'a>,
-        options: &ConversionOptions,
-    ) -> Result<ConversionCall<'a>, ApiError> {
-        let caller = Caller::parse(call, &self.config)?;
-        self.check_querier(call.querier, caller.intermediary.is_some())?;
-        Ok(ConversionCall {
-            call: *call,
-            caller,
-            valid: options.parse(&self.config)?,
-        })
-    }
-
-    /// Parses a call that takes a share: whoever calls is the querier.
-    fn parse_share<'a>(
-        &self,
-        call: &Call<'a>,
-        options: &ConversionOptions,
-    ) -> Result<ConversionCall<'a>, ApiError> {
-        self.check_querier(Querier::Intermediary, true)?;
-        let mut conversion = self.parse(call, options)?;
-        if conversion.caller.intermediary.is_some() {
-            conversion.call.querier = Querier::Intermediary;
-        }
-        Ok(conversion)
-    }
-
-    /// Parses who is to share a conversion.
-    fn parse_participants(&self, participants: &[&str]) -> Result<Vec<Site>, ApiError> {
-        self.check_querier(Querier::Intermediary, true)?;
-        let most = AttributionQuery::MAX_CALLERS;
-        if !(1..=most).contains(&participants.len()) {
-            let allowed = format!("1 to {most} sites");
-            return Err(RangeError::new("participants", allowed, participants.len()).into());
-        }
-        Ok(self.config.sites(participants.iter().copied())?)
-    }
-
-    fn check_querier(&self, querier: Querier, intermediary: bool) -> Result<(), ApiError> {
-        let allowed = match querier {
-            Querier::ConversionSite => return Ok(()),
-            _ if self.config.policy.matches_own_action() => "the conversion site in this profile",
-            Querier::Intermediary if intermediary => return Ok(()),
-            Querier::Intermediary => "the conversion site when no intermediary calls",
-        };
-        Err(RangeError::new("querier", allowed, "the intermediary").into())
-    }
-
-    /// What every call that measures does: as much work, whatever it finds.
-    fn measure(
-        &mut self,
-        conversion: &ConversionCall<'_>,
-        measurement: Measurement<'_>,
-    ) -> Result<Measured, S::Error> {
-        let measured = perform!(self, |work| work.measure(conversion, measurement))?;
-        let Measured { own, dropped, .. } = &measured;
-        let dropped = dropped.as_ref();
-        self.decoy.even_out(conversion, &self.config, *own, dropped);
-        Ok(measured)
+            .slice(transaction, self.gate.config(), &mut self.randomness, now)
     }
 
     /// What a call that measures would give: the same, of which nothing is applied.
-    fn dry_run(
-        &mut self,
-        conversion: &ConversionCall<'_>,
-        measurement: Measurement<'_>,
-    ) -> Result<Explanation, S::Error> {
+    fn dry_run(&mut self, conversion: &ConversionCall) -> Result<Explanation, S::Error> {
         let view = self.storage.begin()?;
-        let work = Work::new(&view, &self.config, &mut self.randomness)?;
-        work.explain(conversion, measurement)
+        let work = Work::new(&view, self.gate.config(), &mut self.randomness)?;
+        work.explain(conversion)
     }
 
     /// Clearing with `forget_visits`: the epochs that traces could be about are closed, so that no

@@ -6,6 +6,7 @@ use crate::clock::Timeline;
 use crate::config::Config;
 use crate::error::{ApiError, RangeError};
 use crate::options::{ValidConversion, ValidImpression};
+use crate::shared::SharedConversion;
 use crate::site::Site;
 
 /// Who calls, from where, when, and why.
@@ -44,13 +45,31 @@ impl<'a> Call<'a> {
         self.user_action = Some(action);
         self
     }
+}
 
-    /// The id of its user action in its epoch.
+/// When and why a call was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Occasion {
+    pub(crate) user_action: Option<Action>,
+    pub(crate) now: Timestamp,
+}
+
+impl Occasion {
+    /// The id of the user action in its epoch.
     pub(crate) fn action_id(&self, timeline: &Timeline) -> UserAction {
         /// Of all calls without one. Real ones begin at 1.
         const UNKNOWN: UserAction = UserAction(0);
         let id = |action: Action| action.id_at(self.now, timeline);
         self.user_action.and_then(id).unwrap_or(UNKNOWN)
+    }
+}
+
+impl From<&Call<'_>> for Occasion {
+    fn from(call: &Call<'_>) -> Self {
+        Self {
+            user_action: call.user_action,
+            now: call.now,
+        }
     }
 }
 
@@ -149,26 +168,99 @@ impl Caller {
     }
 }
 
-/// A call that saves an impression, parsed: from here on nothing about it can be wrong.
+/// A call that saves an impression, parsed by a [`Gate`](crate::Gate): from here on nothing about it can
+/// be wrong.
 #[derive(Debug, Clone)]
-pub(crate) struct ImpressionCall<'a> {
-    pub(crate) call: Call<'a>,
+pub struct ImpressionCall {
+    pub(crate) occasion: Occasion,
     pub(crate) caller: Caller,
     pub(crate) valid: ValidImpression,
 }
 
-/// A call that measures a conversion, parsed: from here on nothing about it can be wrong.
-#[derive(Debug, Clone)]
-pub(crate) struct ConversionCall<'a> {
-    pub(crate) call: Call<'a>,
-    pub(crate) caller: Caller,
-    pub(crate) valid: ValidConversion,
+impl ImpressionCall {
+    /// The top-level site.
+    pub fn site(&self) -> &Site {
+        &self.caller.site
+    }
 }
 
-impl ConversionCall<'_> {
+/// A call that measures, parsed by a [`Gate`](crate::Gate): from here on nothing about it can be wrong.
+#[derive(Debug, Clone)]
+pub struct ConversionCall {
+    pub(crate) occasion: Occasion,
+    pub(crate) caller: Caller,
+    pub(crate) querier: Querier,
+    pub(crate) valid: ValidConversion,
+    pub(crate) measurement: Measurement,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Measurement {
+    /// A conversion.
+    Conversion,
+    /// A conversion that these sites share. Its handle may be chosen before.
+    Create {
+        participants: Vec<Site>,
+        handle: Option<SharedConversion>,
+    },
+    /// A share of a shared conversion.
+    Share(SharedConversion),
+}
+
+/// A page's call, parsed.
+#[derive(Debug, Clone)]
+pub enum PageCall {
+    /// It saves an impression.
+    Save(ImpressionCall),
+    /// It measures.
+    Measure(ConversionCall),
+}
+
+impl PageCall {
+    /// The top-level site.
+    pub fn site(&self) -> &Site {
+        match self {
+            Self::Save(call) => call.site(),
+            Self::Measure(call) => call.site(),
+        }
+    }
+
+    /// When it was made, if nobody said which user action caused it.
+    pub(crate) fn now_without_action(&self) -> Option<Timestamp> {
+        let occasion = match self {
+            Self::Save(call) => call.occasion,
+            Self::Measure(call) => call.occasion,
+        };
+        occasion.user_action.is_none().then_some(occasion.now)
+    }
+
+    /// The same call, caused by a user action, if it has none.
+    #[must_use]
+    pub fn or_by(mut self, action: impl FnOnce() -> Action) -> Self {
+        let occasion = match &mut self {
+            Self::Save(call) => &mut call.occasion,
+            Self::Measure(call) => &mut call.occasion,
+        };
+        occasion.user_action.get_or_insert_with(action);
+        self
+    }
+}
+
+impl ConversionCall {
+    /// The top-level site.
+    pub fn site(&self) -> &Site {
+        &self.caller.site
+    }
+
+    /// Whether it creates a conversion that several share.
+    pub(crate) fn creates_shared(&self) -> bool {
+        matches!(self.measurement, Measurement::Create { .. })
+    }
+
     /// Who receives the report, and whose budget pays.
     pub(crate) fn querier(&self) -> &Site {
-        match (self.call.querier, &self.caller.intermediary) {
+        match (self.querier, &self.caller.intermediary) {
             (Querier::Intermediary, Some(intermediary)) => intermediary,
             _ => &self.caller.site,
         }

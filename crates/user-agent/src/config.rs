@@ -7,6 +7,7 @@ use bigbird::{Policy, Profile, ReadLimits, StoreLimits, Timestamp};
 
 use crate::clock::Rules;
 use crate::options::{AggregationProtocol, AggregationServices, Limits};
+use crate::protocol::Pace;
 use crate::site::{Localhost, RegistrableDomains, Site, SiteError};
 
 /// How a user agent is set up.
@@ -24,9 +25,8 @@ pub struct Config {
     pub localhost: Localhost,
     /// Which part of a host is its site.
     pub domains: Arc<dyn RegistrableDomains>,
-    /// How long after the call an answer is released, in milliseconds: whether something was
-    /// charged must not show in time.
-    pub release_after_ms: i64,
+    /// When conversions are answered, and how many calls are taken.
+    pub pace: Pace,
     /// How many impressions are kept.
     pub store_limits: StoreLimits,
     /// How many impressions of an epoch a conversion reads.
@@ -71,7 +71,7 @@ impl Config {
             aggregation_services: BTreeMap::new(),
             localhost: Localhost::Refused,
             domains,
-            release_after_ms: 100,
+            pace: Pace::default(),
             store_limits: StoreLimits::default(),
             read_limits: ReadLimits::default(),
             max_shared_conversions: 1024,

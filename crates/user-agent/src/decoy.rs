@@ -38,6 +38,12 @@ pub(crate) enum OwnWork {
     Share { charged: bool, found: bool },
 }
 
+impl Default for OwnWork {
+    fn default() -> Self {
+        Self::Pass { charged: false }
+    }
+}
+
 /// How many epochs the decoy has, and how many impressions in each, every one on a site of its
 /// own: as much work as a device whose shop has two or three in an epoch (the benchmark compares).
 const EPOCHS: i64 = 8;
@@ -79,7 +85,7 @@ impl Decoy {
     /// Does what a call did not do on the device, so that every call is the same work.
     pub(crate) fn even_out(
         &mut self,
-        conversion: &ConversionCall<'_>,
+        conversion: &ConversionCall,
         config: &Config,
         own: OwnWork,
         dropped: Option<&ChangeSet>,
@@ -109,7 +115,7 @@ impl Decoy {
     }
 
     /// One pass with the measure of a request.
-    fn pass(&mut self, conversion: &ConversionCall<'_>, config: &Config, charged: bool) {
+    fn pass(&mut self, conversion: &ConversionCall, config: &Config, charged: bool) {
         let site = if charged { SITE } else { OTHER };
         let query = query(conversion, config, site);
         let mut workspace = Workspace::default();
@@ -129,7 +135,7 @@ impl Decoy {
     /// One pass that charges and makes an attribution object, and perhaps takes a share of it.
     fn share(
         &mut self,
-        conversion: &ConversionCall<'_>,
+        conversion: &ConversionCall,
         config: &Config,
         take: bool,
     ) -> AttributionObject {
@@ -169,7 +175,7 @@ impl Decoy {
 
 /// A query with the measure of a request, by a site of the decoy's.
 fn query(
-    ConversionCall { valid, .. }: &ConversionCall<'_>,
+    ConversionCall { valid, .. }: &ConversionCall,
     config: &Config,
     site: SiteId,
 ) -> AttributionQuery {

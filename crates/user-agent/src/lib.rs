@@ -42,11 +42,8 @@
 //! let bought = Call::new("shop.example", Timestamp(60_000)).by(click);
 //! let options = ConversionOptions::new("https://agg.example", 4);
 //! let answer = agent.measure_conversion(&bought, &options)?;
-//! // Ready 3 ms after the call; a page gets it at a fixed time all the same.
-//! let ready = Timestamp(60_003);
-//! let later = answer.report.release_at(ready);
-//! let report = answer.report.release(ready, later).expect("it is time");
-//! assert_eq!(report.histogram.unwrap().buckets(), [0, 0, 1, 0]);
+//! // A page gets it at a fixed time after the call: see `protocol::Scheduler`.
+//! assert_eq!(answer.report.histogram.unwrap().buckets(), [0, 0, 1, 0]);
 //! # Ok::<(), AgentError<std::convert::Infallible>>(())
 //! ```
 
@@ -58,12 +55,12 @@ mod config;
 mod decoy;
 mod error;
 mod explain;
+mod gate;
 mod headers;
 mod measure;
 mod memory;
 mod options;
 pub mod protocol;
-mod release;
 mod report;
 mod shared;
 mod site;
@@ -72,18 +69,18 @@ mod upkeep;
 mod work;
 
 pub use activation::Activation;
-pub use agent::{Answer, Budget, SharedAnswer, UserAgent};
-pub use call::{Action, Call, Querier};
+pub use agent::{Answer, Budget, PageAnswer, SharedAnswer, Status, UserAgent};
+pub use call::{Action, Call, ConversionCall, ImpressionCall, PageCall, Querier};
 pub use clock::{Era, Rules, Timeline};
 pub use config::{Config, EpochStart, Randomness};
 pub use error::{AgentError, ApiError, NotAllowed, RangeError};
 pub use explain::{EpochExplanation, Explanation, FilterExplanation, ShareRefusal};
+pub use gate::Gate;
 pub use headers::{HeaderError, parse_measure_conversion, parse_save_impression};
 pub use memory::{Memory, MemoryTransaction};
 pub use options::{
     AggregationProtocol, AggregationServices, ConversionOptions, ImpressionOptions, Limits,
 };
-pub use release::Held;
 pub use report::{Report, Seal, SealedReport, Withhold};
 pub use shared::{HandleError, SharedConversion};
 #[cfg(feature = "psl")]

@@ -8,27 +8,16 @@ use bigbird::{
     Workspace, generate_report,
 };
 
-use crate::call::ConversionCall;
+use crate::call::{ConversionCall, Measurement};
 use crate::config::Randomness;
 use crate::decoy::OwnWork;
 use crate::explain::{Explanation, ShareRefusal};
 use crate::shared::SharedConversion;
-use crate::site::Site;
 use crate::storage::{ChangeSet, StoredObject, View};
 use crate::work::{Reading, Work};
 
-/// What is measured.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Measurement<'a> {
-    /// A conversion.
-    Conversion,
-    /// A conversion that these sites share.
-    Create(&'a [Site]),
-    /// A share of a shared conversion.
-    Share(SharedConversion),
-}
-
 /// What measuring gave.
+#[derive(Default)]
 pub(crate) struct Measured {
     pub(crate) report: Histogram,
     pub(crate) decision: Decision,
@@ -51,20 +40,18 @@ struct Attributed {
 
 impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
     /// Measures.
-    pub(crate) fn measure(
-        &mut self,
-        conversion: &ConversionCall<'_>,
-        measurement: Measurement<'_>,
-    ) -> Result<Measured, E> {
+    pub(crate) fn measure(&mut self, conversion: &ConversionCall) -> Result<Measured, E> {
+        let measurement = &conversion.measurement;
         let number = self.state.next_object;
         let mut shared = SharedConversion(0);
-        if let Measurement::Create(_) = measurement {
+        if let Measurement::Create { handle, .. } = measurement {
             // Also while the API is disabled: a page cannot tell.
             self.state.next_object = number.saturating_add(1);
-            shared = SharedConversion(self.randomness.handle(number));
+            let drawn = || SharedConversion(self.randomness.handle(number));
+            shared = handle.unwrap_or_else(drawn);
         }
         let before = self.state.clone();
-        let reading = self.read(conversion, measurement)?;
+        let reading = self.read(conversion)?;
         let stored = self.stored(measurement)?;
         let attributed = self.attribute(&reading, &reading.query, measurement, stored.as_ref())?;
         let charged = !attributed.changes.charges.is_empty();
@@ -78,7 +65,7 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
                 object,
             });
         }
-        if let Measurement::Create(_) = measurement {
+        if let Measurement::Create { .. } = measurement {
             self.limit_objects()?;
         }
         let mut measured = Measured {
@@ -102,19 +89,15 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
     }
 
     /// What a call that measures reads.
-    fn read(
-        &mut self,
-        conversion: &ConversionCall<'_>,
-        measurement: Measurement<'_>,
-    ) -> Result<Reading, E> {
-        let now = conversion.call.now;
+    fn read(&mut self, conversion: &ConversionCall) -> Result<Reading, E> {
+        let now = conversion.occasion.now;
         self.begin_epochs(now);
         self.used_at(now);
         // Whatever is found: see `State::latest`.
         self.state.latest = self.state.latest.max(Some(now));
-        let share = matches!(measurement, Measurement::Share(_));
+        let share = matches!(conversion.measurement, Measurement::Share(_));
         let mut reading = self.reading(conversion, share)?;
-        if let Measurement::Create(participants) = measurement {
+        if let Measurement::Create { participants, .. } = &conversion.measurement {
             let callers = self.site_ids(participants, true)?;
             reading.query.set_callers(callers);
         }
@@ -122,9 +105,9 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
     }
 
     /// The attribution object that a share is of.
-    fn stored(&self, measurement: Measurement<'_>) -> Result<Option<StoredObject>, E> {
+    fn stored(&self, measurement: &Measurement) -> Result<Option<StoredObject>, E> {
         match measurement {
-            Measurement::Share(shared) => self.view.object(shared),
+            Measurement::Share(shared) => self.view.object(*shared),
             _ => Ok(None),
         }
     }
@@ -134,7 +117,7 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
         &mut self,
         reading: &Reading,
         query: &AttributionQuery,
-        measurement: Measurement<'_>,
+        measurement: &Measurement,
         stored: Option<&StoredObject>,
     ) -> Result<Attributed, E> {
         let (policies, view) = (&self.state, self.view);
@@ -160,7 +143,7 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
                     object: None,
                 };
             }
-            (Measurement::Create(_), _) => {
+            (Measurement::Create { .. }, _) => {
                 let created = AttributionObject::create(policies, view, &ledger, query, draw);
                 let (object, decision, changes) = created?;
                 attributed.decision = decision;
@@ -199,17 +182,14 @@ impl<V: View<E>, E, R: Randomness> Work<'_, V, E, R> {
     }
 
     /// Says what [measuring](Self::measure) would give, and why. What it would change is dropped.
-    pub(crate) fn explain(
-        mut self,
-        conversion: &ConversionCall<'_>,
-        measurement: Measurement<'_>,
-    ) -> Result<Explanation, E> {
-        let shared = matches!(measurement, Measurement::Create(_));
+    pub(crate) fn explain(mut self, conversion: &ConversionCall) -> Result<Explanation, E> {
+        let measurement = &conversion.measurement;
+        let shared = matches!(measurement, Measurement::Create { .. });
         if !self.state.enabled {
             let null = Histogram::null(conversion.valid.histogram_size);
             return Ok(Explanation::disabled((!shared).then_some(null)));
         }
-        let reading = self.read(conversion, measurement)?;
+        let reading = self.read(conversion)?;
         let stored = self.stored(measurement)?;
         let share_refusal = match (measurement, &stored) {
             (Measurement::Share(_), Some(stored)) => {

@@ -29,7 +29,7 @@ pub struct Report<'a> {
 /// was found must not show.
 pub trait Seal: fmt::Debug {
     /// The report as bytes that may leave the device.
-    fn seal(&mut self, report: &Report<'_>) -> Vec<u8>;
+    fn seal(&self, report: &Report<'_>) -> Vec<u8>;
 }
 
 /// Lets nothing leave the device: what there is until reports are encrypted.
@@ -37,7 +37,7 @@ pub trait Seal: fmt::Debug {
 pub struct Withhold;
 
 impl Seal for Withhold {
-    fn seal(&mut self, _: &Report<'_>) -> Vec<u8> {
+    fn seal(&self, _: &Report<'_>) -> Vec<u8> {
         Vec::new()
     }
 }

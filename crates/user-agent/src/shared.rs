@@ -10,7 +10,9 @@ use thiserror::Error;
 ///
 /// The handle is random and says nothing: a running number would tell one site how many shared
 /// conversions others have created.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct SharedConversion(pub u128);
 

@@ -143,7 +143,7 @@ impl Upkeep {
     }
 
     /// Ends a round.
-    fn finish(&mut self, now: Timestamp) {
+    pub(crate) fn finish(&mut self, now: Timestamp) {
         *self = Self {
             finished: Some(now),
             in_use: self.used.len(),

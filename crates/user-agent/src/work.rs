@@ -135,12 +135,12 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
     }
 
     /// Saves an impression, if the API is enabled and its user action may involve the site.
-    pub(crate) fn save(&mut self, impression: &ImpressionCall<'_>) -> Result<(), E> {
+    pub(crate) fn save(&mut self, impression: &ImpressionCall) -> Result<(), E> {
         if !self.state.enabled {
             return Ok(());
         }
         let ImpressionCall {
-            call,
+            occasion,
             caller,
             valid,
         } = impression;
@@ -160,10 +160,10 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
             list.sort_unstable();
             list.dedup();
         }
-        self.begin_epochs(call.now);
-        self.used_at(call.now);
-        let epoch = self.epoch(call.now);
-        let user_action = call.action_id(&self.state.timeline);
+        self.begin_epochs(occasion.now);
+        self.used_at(occasion.now);
+        let epoch = self.epoch(occasion.now);
+        let user_action = occasion.action_id(&self.state.timeline);
         // What cannot be admitted is dropped, and the page does not learn of it.
         if !self.admit(user_action, epoch, site)? {
             return Ok(());
@@ -174,8 +174,8 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
             site,
             intermediary,
             user_action,
-            timestamp: call.now,
-            expires: days_after(call.now, valid.lifetime_days),
+            timestamp: occasion.now,
+            expires: days_after(occasion.now, valid.lifetime_days),
             match_value: valid.match_value,
             histogram_index: valid.histogram_index,
             priority: valid.priority,
@@ -211,26 +211,27 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
     /// shares overlap must follow from what they name, not from what is stored.
     pub(crate) fn reading(
         &mut self,
-        conversion: &ConversionCall<'_>,
+        conversion: &ConversionCall,
         share: bool,
     ) -> Result<Reading, E> {
         let ConversionCall {
-            call,
+            occasion,
             caller,
             valid,
+            ..
         } = conversion;
         let conversion_site = self.number(&caller.site)?;
         let caller_id = match &caller.intermediary {
             Some(intermediary) => self.number(intermediary)?,
             None => conversion_site,
         };
-        let querier = match call.querier {
+        let querier = match conversion.querier {
             Querier::ConversionSite => conversion_site,
             Querier::Intermediary => caller_id,
         };
-        let not_before = days_before(call.now, valid.lookback_days);
-        let (earliest, current) = (self.epoch(not_before), self.epoch(call.now));
-        let starting = self.starting_epoch(call.now);
+        let not_before = days_before(occasion.now, valid.lookback_days);
+        let (earliest, current) = (self.epoch(not_before), self.epoch(occasion.now));
+        let starting = self.starting_epoch(occasion.now);
 
         // Of the sites that pay, the one that the user closed for longest.
         let mut closing: Option<(&Site, EpochIndex)> = None;
@@ -259,11 +260,11 @@ impl<'a, V: View<E>, E, R: Randomness> Work<'a, V, E, R> {
         let request = Request {
             querier,
             conversion_site,
-            user_action: call.action_id(&self.state.timeline),
+            user_action: occasion.action_id(&self.state.timeline),
             window: Window::between(earliest, current).readable_from(readable_from),
         };
         let terms = valid.terms.clone();
-        let mut query = AttributionQuery::new(request, call.now, terms, valid.histogram_size);
+        let mut query = AttributionQuery::new(request, occasion.now, terms, valid.histogram_size);
         query.set_not_before(not_before);
         query.set_read_limits(self.config.read_limits);
         query.set_caller(caller_id);

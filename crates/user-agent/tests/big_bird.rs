@@ -455,14 +455,12 @@ fn explaining_a_request_begins_no_user_action() {
 fn a_page_does_not_learn_that_the_store_failed() {
     let mut agent = agent(Profile::BigBird);
     let call = Call::new("shop.example", at(2));
-    let null = agent.null_answer(&call, &options(0.5)).unwrap();
-    assert_eq!(released(null), [0, 0, 0]);
-    let shared = agent.null_shared_answer(&call, &options(0.5), &["adtech.example"]);
-    let shared = handle(shared.unwrap());
+    let conversion = agent.gate().conversion(&call, &options(0.5)).unwrap();
+    let null = agent.gate().null_report(&conversion);
+    assert_eq!(null.histogram.unwrap().buckets(), [0, 0, 0]);
+    // A handle that leads nowhere.
+    let shared = SharedConversion(7);
     assert_eq!(take(&mut agent, shared, "adtech.example", 3), [0, 0, 0]);
-    agent
-        .null_shared_answer(&call, &options(0.5), &[])
-        .unwrap_err();
 }
 
 /// The site that the user cleared is named if that is why, and only then.

@@ -5,10 +5,10 @@ mod common;
 
 use std::convert::Infallible;
 
-use bigbird::{Capacities, Capacity, Cause, Filter, FilterKind, MicroEpsilon, Profile, Timestamp};
+use bigbird::{Capacities, Capacity, Cause, Filter, FilterKind, MicroEpsilon, Profile};
 use bigbird_user_agent::{
-    Activation, AgentError, Answer, ApiError, Call, Config, ConversionOptions, EpochStart,
-    ImpressionOptions, Localhost, Memory, Randomness, Site, Storage, UserAgent, View,
+    Activation, AgentError, ApiError, Call, Config, ConversionOptions, EpochStart,
+    ImpressionOptions, Localhost, Memory, Randomness, SealedReport, Site, Storage, UserAgent, View,
     parse_save_impression,
 };
 use common::{SERVICE, at, released};
@@ -394,27 +394,29 @@ fn row_17_a_page_cannot_tell_that_the_api_is_disabled() {
         let call = Call::new("news.example", at(1));
         let refused = agent.save_impression(&call, &bad).unwrap_err().to_string();
         // What a page is told before anything is stored is the same.
-        let told = agent.check_impression(&call, &bad).unwrap_err().to_string();
+        let told = agent
+            .gate()
+            .impression(&call, &bad)
+            .unwrap_err()
+            .to_string();
         assert_eq!(told, refused);
         let good = ImpressionOptions::new(0);
-        assert_eq!(agent.check_impression(&call, &good), Ok(()));
+        assert!(agent.gate().impression(&call, &good).is_ok());
         let answers = calls.iter().map(|(site, options)| {
             let call = Call::new(site, at(2));
             let answer = agent.measure_conversion(&call, options);
             // When the store has failed, the page gets an answer of the same shape.
-            let null = agent.null_answer(&call, options);
-            let size = |answer: &Answer| released(answer.clone()).len();
-            assert_eq!(answer.as_ref().ok().map(size), null.as_ref().ok().map(size));
-            answer.map_err(|error| error.to_string()).map(|answer| {
-                let release_at = answer.report.release_at(at(2));
-                let early = answer
-                    .report
-                    .clone()
-                    .release(at(2), Timestamp(release_at.0 - 1));
-                assert!(early.is_err(), "held until it is time");
-                let report = answer.report.release(at(2), release_at).unwrap();
-                (release_at, report.histogram.unwrap().buckets().len())
-            })
+            let null = agent.gate().conversion(&call, options);
+            let null = null.map(|call| agent.gate().null_report(&call));
+            let size = |report: &SealedReport| {
+                let buckets = report.histogram.as_ref().unwrap().buckets().len();
+                (report.bytes.len(), buckets)
+            };
+            let sizes = answer.map(|answer| size(&answer.report));
+            let sizes = sizes.map_err(|error| error.to_string());
+            let null = null.map(|null| size(&null));
+            assert_eq!(sizes, null.map_err(|error| error.to_string()));
+            sizes
         });
         let mut shapes: Vec<_> = answers.collect();
         shapes.push(Err(refused));

@@ -8,7 +8,7 @@ use bigbird::{
     SiteCharging, StoreLimits, Timestamp,
 };
 use bigbird_user_agent::{
-    Action, Answer, Call, Config, ConversionOptions, Explanation, Held, ImpressionOptions, Querier,
+    Action, Answer, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Querier,
     Randomness, SharedConversion, Storage, UserAgent, View as _,
 };
 use proptest::prelude::*;
@@ -351,10 +351,6 @@ fn hosts(sites: &[u8]) -> Vec<String> {
     sites.iter().copied().map(host).collect()
 }
 
-fn released<T: std::fmt::Debug + PartialEq>(held: Held<T>) -> T {
-    held.release(Timestamp(0), Timestamp(i64::MAX)).unwrap()
-}
-
 /// One step of a life.
 pub(crate) struct Moment<'a, S> {
     pub(crate) agent: &'a mut UserAgent<S, Tape>,
@@ -507,7 +503,7 @@ impl<S: Storage> Moment<'_, S> {
         let created = agent.create_shared_conversion(&call, &options, &companies);
         let created = created.unwrap();
         let fates = agreed(&explained.unwrap(), None, &created.decision);
-        let handle = released(created.shared);
+        let handle = created.shared;
         let shared = Shared {
             handle,
             site: conversion.site,
@@ -573,7 +569,7 @@ fn told(
     epochs: RangeInclusive<i64>,
     options: &ConversionOptions,
 ) -> Told {
-    let histogram = released(answer.report).histogram.unwrap();
+    let histogram = answer.report.histogram.unwrap();
     let fates = agreed(explained, Some(&histogram), &answer.decision);
     let epsilon = Epsilon::new(options.epsilon).unwrap().micro().get();
     Told {

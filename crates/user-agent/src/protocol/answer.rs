@@ -3,16 +3,17 @@
 use std::convert::Infallible;
 use std::fmt;
 
-use bigbird::{Cause, Fate, Filter, FilterKind, MicroEpsilon};
+use bigbird::{Cause, Fate, Filter, FilterKind, MicroEpsilon, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::agent::Budget;
+use crate::agent::{Budget, Status};
 use crate::clock::Era;
 use crate::error::{AgentError, ApiError};
 use crate::explain::{Explanation, ShareRefusal};
 use crate::report::SealedReport;
 use crate::shared::SharedConversion;
+use crate::storage::Place;
 
 /// An answer, as an object.
 #[derive(Debug, Clone)]
@@ -64,28 +65,47 @@ impl Answer {
     }
 
     /// The answer to a conversion, with its histogram if that is to be seen.
-    pub fn report(report: Option<&SealedReport>) -> Self {
+    pub fn report(report: &SealedReport) -> Self {
         let mut answer = Self::done();
-        if let Some(histogram) = report.and_then(|report| report.histogram.as_ref()) {
+        if let Some(histogram) = &report.histogram {
             answer.set("histogram", json!(histogram.buckets()));
         }
         answer
     }
 
     /// The answer to a shared conversion that was created.
-    pub fn shared(shared: Option<SharedConversion>) -> Self {
+    pub fn shared(shared: SharedConversion) -> Self {
         let mut answer = Self::done();
-        if let Some(shared) = shared {
-            answer.set("shared", json!(shared));
-        }
+        answer.set("shared", json!(shared));
         answer
     }
 
-    /// Every filter that was charged, and the rules of epochs.
-    pub fn budgets(budgets: &[Budget], eras: &[Era]) -> Self {
+    /// A page of the filters that were charged, the place behind which there are more, and the rules of
+    /// epochs.
+    pub fn budgets(budgets: &[Budget], next: Option<Place>, eras: &[Era]) -> Self {
         let mut answer = Self::done();
         answer.set("budgets", budgets.iter().map(budget_json).collect());
+        if let Some(next) = next {
+            answer.set("next", json!(next));
+        }
         answer.set("rules", rules_json(eras));
+        answer
+    }
+
+    /// What the user may want to know: whether the API works, and what went wrong.
+    pub fn status(
+        status: &Status,
+        missed: u64,
+        store_errors: u64,
+        last_store_error: Option<&str>,
+    ) -> Self {
+        let mut answer = Self::done();
+        let seconds = |moment: Timestamp| moment.0.div_euclid(1000);
+        answer.set("enabled", json!(status.enabled));
+        answer.set("closedUntil", json!(status.closed_until.map(seconds)));
+        answer.set("missed", json!(missed));
+        answer.set("storeErrors", json!(store_errors));
+        answer.set("lastStoreError", json!(last_store_error));
         answer
     }
 

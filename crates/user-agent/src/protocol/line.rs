@@ -1,10 +1,13 @@
 //! Lines of input: requests with everything that may come with them, strictly read.
 
+use bigbird::AttributionQuery;
 use serde_json::{Map, Value, json};
 
 use super::answer::Answer;
 use super::request::Request;
+use crate::options::Limits;
 use crate::shared::SharedConversion;
+use crate::storage::Place;
 
 /// A line of input: a request, and what comes with it.
 #[derive(Debug)]
@@ -24,8 +27,10 @@ pub enum Asked {
     Play(Request),
     /// What a call that measures would give.
     Explain(Request),
-    /// Every filter that was charged.
-    Budgets,
+    /// Filters that were charged, behind a place.
+    Budgets(Option<Place>),
+    /// Whether the API works, and what went wrong.
+    Status,
 }
 
 /// What the request of an event has, besides `event`, `id` and `seconds`.
@@ -98,6 +103,11 @@ const FORMS: &[Form] = &[
     },
     Form {
         event: "budgets",
+        optional: &["behind"],
+        ..NOTHING
+    },
+    Form {
+        event: "status",
         ..NOTHING
     },
 ];
@@ -113,23 +123,76 @@ const NOTHING: Form = Form {
     options: &[],
 };
 
+/// How long the `id` of a request may be, as JSON.
+const LONGEST_ID: usize = 256;
+
+/// How long a host, a number or an address may be in a request, as JSON with everything around it: hosts
+/// may come with escapes.
+const HOST: usize = 1024;
+const NUMBER: usize = 32;
+const ADDRESS: usize = 2048;
+
+/// How long the names and single values of a request may be.
+const FRAME: usize = 4096;
+
+/// How long a list of sites to be cleared may be: it is the user's own.
+const LONGEST_LIST: usize = 1 << 20;
+
 impl Line {
     /// Reads a line.
     ///
     /// # Errors
-    /// If it is no request: the answer that says why.
-    pub fn parse(line: &str) -> Result<Self, Answer> {
-        parse(line)
+    /// If it is no request, or longer than a request of its kind can be: the answer that says why.
+    pub fn parse(line: &str, limits: &Limits) -> Result<Self, Answer> {
+        parse(line, limits)
+    }
+
+    /// How long the longest line may be, in bytes.
+    pub fn longest(limits: &Limits) -> usize {
+        let of_events = FORMS.iter().map(|form| longest(form.event, limits));
+        of_events.max().unwrap_or(FRAME)
     }
 }
 
-fn parse(line: &str) -> Result<Line, Answer> {
+/// How long a request may be: as long as the largest that its options allow.
+fn longest(event: &str, limits: &Limits) -> usize {
+    let impression =
+        limits.max_conversion_sites_per_impression + limits.max_conversion_callers_per_impression;
+    let hosts =
+        limits.max_impression_sites_for_conversion + limits.max_impression_callers_for_conversion;
+    let numbers = limits.max_match_values + limits.max_credit_size;
+    let conversion = hosts * HOST + numbers * NUMBER + ADDRESS;
+    let participants = AttributionQuery::MAX_CALLERS * HOST;
+    FRAME
+        + match event {
+            "saveImpression" => impression * HOST,
+            "measureConversion" | "takeShare" => conversion,
+            "createSharedConversion" | "explain" => conversion + participants,
+            "clearBrowsingHistoryForAttribution" => LONGEST_LIST,
+            _ => 0,
+        }
+}
+
+fn parse(line: &str, limits: &Limits) -> Result<Line, Answer> {
     let value: Value = serde_json::from_str(line)
         .map_err(|error| Answer::malformed(&format!("it is no JSON: {error}")))?;
     let Value::Object(mut fields) = value else {
         return Err(Answer::malformed("a request is an object"));
     };
     let id = fields.remove("id");
+    if let Some(length) = id.as_ref().map(|id| id.to_string().len())
+        && length > LONGEST_ID
+    {
+        let told = format!("`id` must have at most {LONGEST_ID} bytes, got {length}");
+        return Err(Answer::malformed(&told));
+    }
+    if let Some(event) = fields.get("event").and_then(Value::as_str)
+        && line.len() > longest(event, limits)
+    {
+        let (most, got) = (longest(event, limits), line.len());
+        let told = format!("{event} must have at most {most} bytes, got {got}");
+        return Err(Answer::malformed(&told).with_id(id));
+    }
     request(fields)
         .map(|(seconds, asked)| Line {
             id: id.clone(),
@@ -194,7 +257,12 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
         })
     };
     let asked = match event {
-        "budgets" => Asked::Budgets,
+        "budgets" => {
+            let behind = fields.remove("behind").map(serde_json::from_value);
+            let place = "`behind` must be the `next` of an answer";
+            Asked::Budgets(behind.transpose().map_err(|_| place.to_owned())?)
+        }
+        "status" => Asked::Status,
         "explain" => {
             let explained = match (fields.get("participants"), fields.get("shared")) {
                 (Some(_), Some(_)) => {
@@ -276,7 +344,9 @@ mod tests {
     use super::*;
 
     fn message(request: &Value) -> String {
-        let answer = Line::parse(&request.to_string()).unwrap_err().line();
+        let answer = Line::parse(&request.to_string(), &Limits::default())
+            .unwrap_err()
+            .line();
         let answer: Value = serde_json::from_str(&answer).unwrap();
         assert_eq!(answer["error"], "MalformedRequest");
         answer["message"].as_str().unwrap().to_owned()
@@ -304,6 +374,7 @@ mod tests {
             json!({"event": "disableAPI"}),
             json!({"event": "maintain"}),
             json!({"event": "budgets"}),
+            json!({"event": "status"}),
         ]
     }
 
@@ -312,7 +383,10 @@ mod tests {
     fn what_is_missing_is_named() {
         let mut seen = std::collections::BTreeSet::new();
         for request in requests() {
-            assert!(Line::parse(&request.to_string()).is_ok(), "{request}");
+            assert!(
+                Line::parse(&request.to_string(), &Limits::default()).is_ok(),
+                "{request}"
+            );
             let event = request["event"].as_str().unwrap();
             let form = FORMS.iter().find(|form| form.event == event).unwrap();
             for name in form.required {

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 
 use bigbird::{Decision, Timestamp};
 
-use super::request::{Numbered, QuerierInput, Request};
+use super::request::{Numbered, Request};
 use crate::activation::Activation;
 use crate::agent::{Answer, UserAgent};
-use crate::call::{Action, Call, Caller};
+use crate::call::{Action, Call};
 use crate::config::Randomness;
-use crate::error::{AgentError, ApiError, RangeError};
+use crate::error::{AgentError, ApiError};
 use crate::explain::Explanation;
 use crate::options::ConversionOptions;
-use crate::release::Held;
 use crate::report::SealedReport;
 use crate::shared::SharedConversion;
 use crate::storage::Storage;
@@ -22,10 +21,10 @@ use crate::storage::Storage;
 pub enum Outcome {
     /// A call that gives nothing back.
     Done,
-    /// A report, held until it is time, and why.
-    Report(Held<SealedReport>, Decision),
-    /// The handle of a shared conversion, held until it is time, and why.
-    Shared(Held<SharedConversion>, Decision),
+    /// A report, and why.
+    Report(SealedReport, Decision),
+    /// The handle of a shared conversion, and why.
+    Shared(SharedConversion, Decision),
 }
 
 /// Makes requests to a user agent, as the tabs of a browser.
@@ -70,7 +69,7 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         }
         if let Some((call, options)) = request.conversion(now) {
             self.check_activation(request, now)?;
-            self.check_share(request, &call.call)?;
+            request.check_share(&call.call, self.agent.config())?;
             let call = self.with_action(call)?;
             return self.measure(request, &call, options);
         }
@@ -135,7 +134,7 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         let Some((call, options)) = request.conversion(now) else {
             return Ok(None);
         };
-        self.check_share(request, &call.call)?;
+        request.check_share(&call.call, self.agent.config())?;
         let call = &match call.user_action {
             Some(_) => self.with_action(call)?,
             // To begin one would be to store something.
@@ -156,49 +155,16 @@ impl<S: Storage, R: Randomness> Player<S, R> {
     ///
     /// # Errors
     /// If the number is too large, or the store failed.
-    pub fn with_action<'a>(
+    fn with_action<'a>(
         &mut self,
         numbered: Numbered<'a>,
     ) -> Result<Call<'a>, AgentError<S::Error>> {
-        let Numbered { call, user_action } = numbered;
-        let action = match user_action {
-            Some(number) => Action::numbered(number).map_err(ApiError::from)?,
-            None => self
-                .agent
-                .begin_user_action(call.now)
-                .map_err(AgentError::Store)?,
-        };
-        Ok(call.by(action))
-    }
-
-    /// Whoever takes a share is its querier: a request that says otherwise is wrong.
-    fn check_share(&self, request: &Request, call: &Call<'_>) -> Result<(), ApiError> {
-        let Request::TakeShare {
-            querier: Some(querier),
-            ..
-        } = request
-        else {
-            return Ok(());
-        };
-        let caller = Caller::parse(call, self.agent.config())?;
-        let (taker, allowed) = match caller.intermediary {
-            Some(_) => (
-                QuerierInput::Intermediary,
-                "the intermediary, which takes the share",
-            ),
-            None => (
-                QuerierInput::ConversionSite,
-                "the conversion site, which takes the share",
-            ),
-        };
-        if *querier == taker {
-            return Ok(());
+        let call = numbered.with_action()?;
+        if call.user_action.is_some() {
+            return Ok(call);
         }
-        let got = match querier {
-            QuerierInput::ConversionSite => "the conversion site",
-            QuerierInput::Intermediary => "the intermediary",
-        };
-        Err(RangeError::new("querier", allowed, got).into())
+        let action = self.agent.begin_user_action(call.now);
+        Ok(call.by(action.map_err(AgentError::Store)?))
     }
 
     fn check_activation(&mut self, request: &Request, now: Timestamp) -> Result<(), ApiError> {

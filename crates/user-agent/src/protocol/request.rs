@@ -3,7 +3,9 @@
 use bigbird::Timestamp;
 use serde::Deserialize;
 
-use crate::call::{Call, Querier};
+use crate::call::{Action, Call, Caller, Querier};
+use crate::config::Config;
+use crate::error::{ApiError, RangeError};
 use crate::options::{ConversionOptions, ImpressionOptions};
 use crate::shared::SharedConversion;
 
@@ -165,6 +167,36 @@ impl Request {
         Some((caller.call(now, querier), options))
     }
 
+    /// Whoever takes a share is its querier: a request that says otherwise is wrong.
+    pub(super) fn check_share(&self, call: &Call<'_>, config: &Config) -> Result<(), ApiError> {
+        let Self::TakeShare {
+            querier: Some(querier),
+            ..
+        } = self
+        else {
+            return Ok(());
+        };
+        let caller = Caller::parse(call, config)?;
+        let (taker, allowed) = match caller.intermediary {
+            Some(_) => (
+                QuerierInput::Intermediary,
+                "the intermediary, which takes the share",
+            ),
+            None => (
+                QuerierInput::ConversionSite,
+                "the conversion site, which takes the share",
+            ),
+        };
+        if *querier == taker {
+            return Ok(());
+        }
+        let got = match querier {
+            QuerierInput::ConversionSite => "the conversion site",
+            QuerierInput::Intermediary => "the intermediary",
+        };
+        Err(RangeError::new("querier", allowed, got).into())
+    }
+
     /// The tab that it names.
     pub(super) fn tab(&self) -> Option<&str> {
         match self {
@@ -190,4 +222,14 @@ pub struct Numbered<'a> {
     /// The call, without the user action.
     pub call: Call<'a>,
     pub(super) user_action: Option<u64>,
+}
+
+impl<'a> Numbered<'a> {
+    /// The call with the user action of its number, if it has one.
+    pub(super) fn with_action(self) -> Result<Call<'a>, ApiError> {
+        Ok(match self.user_action {
+            Some(number) => self.call.by(Action::numbered(number)?),
+            None => self.call,
+        })
+    }
 }

@@ -1,23 +1,20 @@
-//! Serving a stream: lines of JSON in, lines of JSON out, in order, each not before its time.
+//! Serving a stream: lines of JSON in, lines of JSON out.
 
-use std::collections::VecDeque;
 use std::io::{self, BufRead, BufWriter, Read as _, Write};
-use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use bigbird::Timestamp;
-use serde_json::Value;
 
 use super::answer::{Answer, Reason};
 use super::line::{Asked, Line};
+use super::live;
 use super::player::{Outcome, Player};
 use super::request::Request;
-use crate::call::Call;
+use crate::agent::{PageAnswer, UserAgent};
+use crate::call::PageCall;
 use crate::config::Randomness;
-use crate::error::AgentError;
-use crate::options::ImpressionOptions;
-use crate::release::Held;
+use crate::error::{AgentError, ApiError};
+use crate::gate::Gate;
+use crate::shared::SharedConversion;
 use crate::storage::Storage;
 
 /// How a stream is served.
@@ -25,28 +22,25 @@ use crate::storage::Storage;
 pub struct Serving {
     /// What time requests are made at.
     pub clock: StreamClock,
-    /// Where to tell what went wrong that is no request's fault.
+    /// Where to tell the user's side what no page may learn, such as that the store failed.
     pub warn: fn(&str),
+    /// Gives handles of shared conversions: 128 random bits that pages cannot predict. On a wall clock
+    /// a handle is chosen when the call arrives, so that the page gets one whatever comes of it.
+    pub handle: fn() -> u128,
 }
 
 /// The time of requests.
 #[derive(Debug, Clone, Copy)]
 pub enum StreamClock {
-    /// That of a wall clock, in milliseconds since 1970. Answers come at their time, and now and
-    /// then what no request can reach any more is removed.
+    /// That of a wall clock, in milliseconds since 1970. Conversions are answered as a
+    /// [`Scheduler`](super::Scheduler) says, and what no request can reach any more is removed while
+    /// nobody waits.
     Wall(fn() -> Timestamp),
-    /// The `seconds` of requests. Answers come at once.
+    /// The `seconds` of requests. Every request is taken, in order, and answered at once.
     Requests,
 }
 
-/// How long a line may be, in bytes.
-const LONGEST_LINE: u64 = 1 << 20;
-
-/// How many impressions share a write at most.
-const GROUP: usize = 1000;
-
-/// Answers requests until the input ends, and gives the player back. It is read on a thread of its
-/// own, so that requests that came together can share a write; answers are written on another.
+/// Answers requests until the input ends, and gives the player back.
 ///
 /// # Errors
 /// If answers cannot be written. Who closes the output early has what they wanted.
@@ -60,225 +54,193 @@ where
     S: Storage<Error: Reason>,
     R: Randomness,
 {
-    let (sender, lines) = mpsc::sync_channel(4 * GROUP);
-    let clock = serving.clock;
-    // It ends with the process: it may wait for input that never comes.
-    thread::spawn(move || read_lines(input, clock, &sender));
-    let mut server = Server {
-        player,
-        output: Output::start(output),
-        serving,
-        latest: Timestamp(0),
-        maintained: None,
-    };
-    let mut waiting = Waiting {
-        lines,
-        next: VecDeque::new(),
-    };
-    while let Some(asked) = waiting.wait() {
-        server.maintain();
-        if asked.saves_impression() {
-            let mut group = vec![asked];
-            while group.len() < GROUP
-                && let Some(another) = waiting.another_impression()
-            {
-                group.push(another);
-            }
-            server.save(&group);
-        } else {
-            server.answer(&asked);
-        }
-        if server.output.is_closed() {
-            break;
-        }
+    match serving.clock {
+        StreamClock::Wall(clock) => live::serve(player, input, output, serving, clock),
+        StreamClock::Requests => serve_in_order(player, input, output, serving),
     }
-    let Server { player, output, .. } = server;
-    output.finish()?;
-    Ok(player)
 }
 
-/// Reads lines as they come.
-fn read_lines(mut input: impl BufRead, clock: StreamClock, lines: &SyncSender<Timed>) {
-    let mut bytes = Vec::new();
-    loop {
-        bytes.clear();
-        let text = match (&mut input)
-            .take(LONGEST_LINE)
-            .read_until(b'\n', &mut bytes)
-        {
-            Ok(0) => return,
-            Ok(_) if bytes.len() as u64 == LONGEST_LINE && bytes.last() != Some(&b'\n') => {
-                if input.skip_until(b'\n').is_err() {
-                    return;
-                }
-                Err(format!("a line has at most {LONGEST_LINE} bytes"))
+/// Answers each request when it is done.
+fn serve_in_order<S, R>(
+    player: Player<S, R>,
+    mut input: impl BufRead,
+    output: impl Write,
+    serving: Serving,
+) -> io::Result<Player<S, R>>
+where
+    S: Storage<Error: Reason>,
+    R: Randomness,
+{
+    let mut output = BufWriter::new(output);
+    let mut server = Server::new(player, serving);
+    let mut latest = Timestamp(0);
+    let gate = server.agent().gate().clone();
+    while let Some((line, _)) = read_line(&mut input, &gate) {
+        let answer = line.and_then(|line| {
+            if let Some(seconds) = line.seconds {
+                latest = Timestamp(seconds.saturating_mul(1000));
             }
-            Ok(_) => String::from_utf8(bytes.clone()).map_err(|error| error.to_string()),
-            Err(_) => return,
-        };
-        if text.as_ref().is_ok_and(|text| text.trim().is_empty()) {
-            continue;
+            let id = line.id.clone();
+            let answer = server.answer(&line, latest).unwrap_or_else(|error| error);
+            Ok(answer.with_id(id))
+        });
+        let written = output
+            .write_all(answer.unwrap_or_else(|error| error).line().as_bytes())
+            // Whoever waits for this answer before asking again gets it.
+            .and_then(|()| output.flush());
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            written => written?,
         }
-        let (read, now) = (Instant::now(), clock.now());
+    }
+    Ok(server.player)
+}
+
+/// Reads the next line that is not empty, and tells how long it is; nothing when the input has ended.
+pub(super) fn read_line(
+    input: &mut impl BufRead,
+    gate: &Gate,
+) -> Option<(Result<Line, Answer>, usize)> {
+    let longest = Line::longest(&gate.config().limits);
+    loop {
+        let mut bytes = Vec::new();
+        let read = (&mut *input)
+            .take(longest as u64 + 1)
+            .read_until(b'\n', &mut bytes);
+        let text = match read {
+            Ok(0) | Err(_) => return None,
+            Ok(length) if length > longest && bytes.last() != Some(&b'\n') => {
+                input.skip_until(b'\n').ok()?;
+                Err(format!("a line has at most {longest} bytes"))
+            }
+            Ok(_) => String::from_utf8(bytes).map_err(|error| error.to_string()),
+        };
+        let length = text.as_ref().map_or(0, String::len);
         let line = match text {
-            Ok(text) => Line::parse(&text),
+            Ok(text) if text.trim().is_empty() => continue,
+            Ok(text) => Line::parse(&text, &gate.config().limits),
             Err(why) => Err(Answer::malformed(&why)),
         };
-        if lines.send(Timed { line, read, now }).is_err() {
-            return;
-        }
+        return Some((line, length));
     }
 }
 
-impl StreamClock {
-    /// The time, unless requests say.
-    fn now(self) -> Option<Timestamp> {
-        match self {
-            Self::Wall(clock) => Some(clock()),
-            Self::Requests => None,
-        }
-    }
-}
-
-/// A request, and when it came.
-struct Timed {
-    line: Result<Line, Answer>,
-    read: Instant,
-    now: Option<Timestamp>,
-}
-
-impl Timed {
-    /// What the sender tells it by.
-    fn id(&self) -> Option<Value> {
-        self.line.as_ref().ok()?.id.clone()
-    }
-
-    fn saves_impression(&self) -> bool {
-        let asked = self.line.as_ref().map(|line| &line.asked);
-        matches!(asked, Ok(Asked::Play(Request::SaveImpression { .. })))
-    }
-}
-
-/// The requests that have come and are not answered.
-struct Waiting {
-    lines: Receiver<Timed>,
-    next: VecDeque<Timed>,
-}
-
-impl Waiting {
-    fn wait(&mut self) -> Option<Timed> {
-        self.next.pop_front().or_else(|| self.lines.recv().ok())
-    }
-
-    /// The next request, if it is here already and saves an impression.
-    fn another_impression(&mut self) -> Option<Timed> {
-        let next = self.lines.try_recv().ok()?;
-        if next.saves_impression() {
-            return Some(next);
-        }
-        self.next.push_back(next);
-        None
-    }
-}
-
-struct Server<S, R> {
-    player: Player<S, R>,
-    output: Output,
+/// Answers requests, one at a time.
+pub(super) struct Server<S, R> {
+    pub(super) player: Player<S, R>,
     serving: Serving,
-    /// The time of the last request with one, on a test clock.
-    latest: Timestamp,
-    maintained: Option<Instant>,
+    /// Whether what is cleared goes in slices of upkeep, so that nobody waits for it.
+    pub(super) clears_in_slices: bool,
+    /// How often the store failed, and how the last time.
+    store_errors: u64,
+    last_store_error: Option<String>,
 }
 
 impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
-    /// Once a day, on a real clock, removes what no request can reach any more.
-    fn maintain(&mut self) {
-        const DAY: Duration = Duration::from_secs(86_400);
-        let Some(now) = self.serving.clock.now() else {
-            return;
-        };
-        if self.maintained.is_some_and(|last| last.elapsed() < DAY) {
-            return;
-        }
-        self.maintained = Some(Instant::now());
-        if let Err(error) = self.player.agent.maintain(now) {
-            (self.serving.warn)(&format!("cleaning up: {error}"));
+    pub(super) fn new(player: Player<S, R>, serving: Serving) -> Self {
+        Self {
+            player,
+            serving,
+            clears_in_slices: false,
+            store_errors: 0,
+            last_store_error: None,
         }
     }
 
-    /// The moment of a request.
-    fn moment(&mut self, timed: &Timed, seconds: Option<i64>) -> Result<Timestamp, Answer> {
-        match (timed.now, seconds) {
-            (None, Some(seconds)) => {
-                self.latest = Timestamp(seconds.saturating_mul(1000));
-                Ok(self.latest)
+    pub(super) fn agent(&mut self) -> &mut UserAgent<S, R> {
+        &mut self.player.agent
+    }
+
+    /// Answers a line at once.
+    fn answer(&mut self, line: &Line, now: Timestamp) -> Result<Answer, Answer> {
+        if let Asked::Play(request) = &line.asked {
+            let gate = self.agent().gate().clone();
+            let call = page_call(&gate, request, now, None).map_err(|it| Answer::rejected(&it))?;
+            if let Some(call) = call {
+                return Ok(match self.perform(&[call.clone()]).pop() {
+                    Some(Some(answer)) => answer,
+                    _ => null_answer(&gate, &call, SharedConversion((self.serving.handle)())),
+                });
             }
-            (None, None) => Ok(self.latest),
-            (Some(now), None) => Ok(now),
-            (Some(_), Some(_)) => Err(Answer::malformed("`seconds` is for --test-clock")),
         }
+        self.own(&line.asked, now, 0)
     }
 
-    /// Saves impressions with one write, and answers each.
-    fn save(&mut self, group: &[Timed]) {
-        let calls: Vec<Result<_, Answer>> =
-            group.iter().map(|timed| self.impression(timed)).collect();
-        let batch = calls
-            .iter()
-            .flatten()
-            .map(|(call, options)| (*call, *options));
-        let saved = self.player.agent.save_impressions(batch);
-        let mut saved = saved.map(Vec::into_iter).map_err(AgentError::Store);
-        for (timed, call) in group.iter().zip(calls) {
-            let answer = match (call, &mut saved) {
-                (Err(answer), _) => answer,
-                (Ok(_), Err(error)) => Answer::failed(error),
-                (Ok(_), Ok(answers)) => match answers.next() {
-                    Some(Err(error)) => Answer::rejected(&error),
-                    _ => Answer::done(),
-                },
+    /// Makes page calls that came together, with one write, and gives their answers: none for one that
+    /// could not be made, which the page is not to learn of.
+    pub(super) fn perform(&mut self, calls: &[PageCall]) -> Vec<Option<Answer>> {
+        let together = self.try_perform(calls);
+        let answers = match together {
+            Ok(answers) => return answers.iter().map(|it| Some(page_answer(it))).collect(),
+            Err(error) if calls.len() == 1 => {
+                self.failed(&error);
+                return vec![None];
+            }
+            // What is wrong with one is not to be the others' fault.
+            Err(_) => calls.iter().map(|call| self.try_perform(&[call.clone()])),
+        };
+        let answers: Vec<_> = answers.collect();
+        let mut given = Vec::new();
+        for answer in answers {
+            given.push(match answer {
+                Ok(answers) => answers.first().map(page_answer),
+                Err(error) => {
+                    self.failed(&error);
+                    None
+                }
+            });
+        }
+        given
+    }
+
+    fn try_perform(&mut self, calls: &[PageCall]) -> Result<Vec<PageAnswer>, S::Error> {
+        let agent = self.agent();
+        let mut with_actions = Vec::with_capacity(calls.len());
+        for call in calls {
+            // A call without one counts as an act of its own.
+            let call = match call.now_without_action() {
+                Some(now) => {
+                    let action = agent.begin_user_action(now)?;
+                    call.clone().or_by(|| action)
+                }
+                None => call.clone(),
             };
-            self.output.send(None, answer.with_id(timed.id()));
+            with_actions.push(call);
         }
+        agent.perform(&with_actions)
     }
 
-    /// The impression that a request saves.
-    fn impression<'a>(
+    fn failed(&mut self, error: &S::Error) {
+        self.store_errors += 1;
+        self.last_store_error = Some(error.to_string());
+        (self.serving.warn)(&error.to_string());
+    }
+
+    /// Does what the user, or a developer, asks for.
+    pub(super) fn own(
         &mut self,
-        timed: &'a Timed,
-    ) -> Result<(Call<'a>, &'a ImpressionOptions), Answer> {
-        let line = timed.line.as_ref().map_err(Clone::clone)?;
-        let now = self.moment(timed, line.seconds)?;
-        let Asked::Play(request) = &line.asked else {
-            return Err(Answer::done());
-        };
-        let Some((call, options)) = request.impression(now) else {
-            return Err(Answer::done());
-        };
-        let call = self.player.with_action(call);
-        Ok((call.map_err(|error| Answer::failed(&error))?, options))
-    }
-
-    /// Answers a request.
-    fn answer(&mut self, timed: &Timed) {
-        let (answer, release) = match self.perform(timed) {
-            Ok(answered) => answered,
-            Err(answer) => (answer, None),
-        };
-        self.output.send(release, answer.with_id(timed.id()));
-    }
-
-    /// The answer to a request, and when it may be given.
-    fn perform(&mut self, timed: &Timed) -> Result<(Answer, Option<Instant>), Answer> {
-        let line = timed.line.as_ref().map_err(Clone::clone)?;
-        let now = self.moment(timed, line.seconds)?;
+        asked: &Asked,
+        now: Timestamp,
+        missed: u64,
+    ) -> Result<Answer, Answer> {
         let failed = |error: AgentError<S::Error>| Answer::failed(&error);
-        let answer = match &line.asked {
-            Asked::Budgets => {
-                let agent = &mut self.player.agent;
-                let budgets = agent.budgets().map_err(AgentError::Store).map_err(failed)?;
-                let eras = agent.eras().map_err(AgentError::Store).map_err(failed)?;
-                Answer::budgets(&budgets, &eras)
+        let store = |error: S::Error| Answer::failed(&AgentError::Store(error));
+        Ok(match asked {
+            Asked::Budgets(behind) => {
+                /// How many come in one answer.
+                const PAGE: usize = 1000;
+                let agent = self.agent();
+                let (budgets, next) = agent.budgets_page(*behind, PAGE).map_err(store)?;
+                Answer::budgets(&budgets, next, &agent.eras().map_err(store)?)
+            }
+            Asked::Status => {
+                let status = self.agent().status(now).map_err(store)?;
+                Answer::status(
+                    &status,
+                    missed,
+                    self.store_errors,
+                    self.last_store_error.as_deref(),
+                )
             }
             Asked::Explain(request) => match self.player.explain(request, now).map_err(failed)? {
                 Some(explanation) => {
@@ -287,103 +249,82 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
                 }
                 None => Answer::done(),
             },
+            Asked::Play(Request::ClearBrowsingHistoryForAttribution {
+                sites,
+                forget_visits,
+            }) if self.clears_in_slices => {
+                let cleared = self.agent().start_clearing(sites, *forget_visits, now);
+                cleared.map_err(failed)?;
+                Answer::done()
+            }
+            Asked::Play(Request::Maintain) if self.clears_in_slices => {
+                self.agent().start_upkeep();
+                Answer::done()
+            }
             Asked::Play(request) => match self.player.play(request, now).map_err(failed)? {
                 Outcome::Done => Answer::done(),
-                Outcome::Report(report, _) => {
-                    let (report, release) = self.release(timed, now, report);
-                    return Ok((Answer::report(report.as_ref()), release));
-                }
-                Outcome::Shared(shared, _) => {
-                    let (shared, release) = self.release(timed, now, shared);
-                    return Ok((Answer::shared(shared), release));
-                }
+                Outcome::Report(report, _) => Answer::report(&report),
+                Outcome::Shared(shared, _) => Answer::shared(shared),
             },
-        };
-        Ok((answer, None))
+        })
     }
 
-    /// What a call that measures gives, and when it may be given: at a time that depends on the call
-    /// alone.
-    fn release<T>(
-        &self,
-        timed: &Timed,
-        now: Timestamp,
-        held: Held<T>,
-    ) -> (Option<T>, Option<Instant>) {
-        let milliseconds = |elapsed: i64| Duration::from_millis(elapsed.unsigned_abs());
-        let (ready, release) = if timed.now.is_none() {
-            (now, None)
-        } else {
-            let elapsed = timed.read.elapsed().as_millis();
-            let ready = Timestamp(now.0 + i64::try_from(elapsed).unwrap_or(i64::MAX));
-            let wait = milliseconds(held.release_at(ready).0 - now.0);
-            (ready, Some(timed.read + wait))
-        };
-        let at = held.release_at(ready);
-        (held.release(ready, at).ok(), release)
-    }
-}
-
-/// Writes answers while others are being made.
-struct Output {
-    answers: SyncSender<(Option<Instant>, String)>,
-    writer: JoinHandle<io::Result<()>>,
-}
-
-impl Output {
-    fn start(output: impl Write + Send + 'static) -> Self {
-        let (answers, waiting) = mpsc::sync_channel(4096);
-        Self {
-            answers,
-            writer: thread::spawn(move || write(output, &waiting)),
+    /// Does a slice of upkeep if it is due, and says whether there is more to do.
+    pub(super) fn look_after(&mut self, now: Timestamp) -> bool {
+        if !self.agent().is_upkeep_due(now) {
+            return false;
         }
-    }
-
-    /// Writes an answer after all before it, and not before a moment.
-    fn send(&self, release: Option<Instant>, answer: Answer) {
-        // If the writer has ended, nobody reads answers any more.
-        let _ = self.answers.send((release, answer.line()));
-    }
-
-    /// Whether nobody reads answers any more.
-    fn is_closed(&self) -> bool {
-        self.writer.is_finished()
-    }
-
-    /// Waits until all are written.
-    fn finish(self) -> io::Result<()> {
-        drop(self.answers);
-        match self.writer.join() {
-            Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Ok(written) => written,
-            Err(_) => Err(io::Error::other(
-                "the thread that writes answers has panicked",
-            )),
-        }
-    }
-}
-
-fn write(output: impl Write, answers: &Receiver<(Option<Instant>, String)>) -> io::Result<()> {
-    let mut output = BufWriter::new(output);
-    loop {
-        let next = match answers.try_recv() {
-            Ok(next) => next,
-            Err(TryRecvError::Disconnected) => return output.flush(),
-            Err(TryRecvError::Empty) => {
-                output.flush()?;
-                match answers.recv() {
-                    Ok(next) => next,
-                    Err(_) => return Ok(()),
-                }
+        match self.agent().upkeep(now) {
+            Ok(more) => more,
+            Err(error) => {
+                (self.serving.warn)(&format!("cleaning up: {error}"));
+                self.agent().put_off_upkeep(now);
+                false
             }
-        };
-        let (release, line) = next;
-        if let Some(wait) = release.map(|at| at.saturating_duration_since(Instant::now()))
-            && !wait.is_zero()
-        {
-            output.flush()?;
-            thread::sleep(wait);
         }
-        output.write_all(line.as_bytes())?;
+    }
+}
+
+/// The page call of a request, parsed, if it is one.
+pub(super) fn page_call(
+    gate: &Gate,
+    request: &Request,
+    now: Timestamp,
+    handle: Option<SharedConversion>,
+) -> Result<Option<PageCall>, ApiError> {
+    if let Some((call, options)) = request.impression(now) {
+        let call = gate.impression(&call.with_action()?, options)?;
+        return Ok(Some(PageCall::Save(call)));
+    }
+    let Some((call, options)) = request.conversion(now) else {
+        return Ok(None);
+    };
+    request.check_share(&call.call, gate.config())?;
+    let call = call.with_action()?;
+    let conversion = match request {
+        Request::CreateSharedConversion { participants, .. } => {
+            let participants: Vec<&str> = participants.iter().map(String::as_str).collect();
+            gate.shared_conversion(&call, options, &participants, handle)
+        }
+        Request::TakeShare { shared, .. } => gate.share(*shared, &call, options),
+        _ => gate.conversion(&call, options),
+    };
+    Ok(Some(PageCall::Measure(conversion?)))
+}
+
+fn page_answer(answer: &PageAnswer) -> Answer {
+    match answer {
+        PageAnswer::Saved => Answer::done(),
+        PageAnswer::Report(answer) => Answer::report(&answer.report),
+        PageAnswer::Shared(answer) => Answer::shared(answer.shared),
+    }
+}
+
+/// What a page gets for a call of which nothing comes: what it would look like otherwise.
+pub(super) fn null_answer(gate: &Gate, call: &PageCall, handle: SharedConversion) -> Answer {
+    match call {
+        PageCall::Save(_) => Answer::done(),
+        PageCall::Measure(call) if call.creates_shared() => Answer::shared(handle),
+        PageCall::Measure(call) => Answer::report(&gate.null_report(call)),
     }
 }

@@ -1,0 +1,381 @@
+//! Serving a stream as a browser needs it: conversions are answered at a fixed time after they came, and
+//! nobody waits for anybody else.
+//!
+//! One thread reads and parses: it knows when a call arrived, tells what is wrong with it, and hands it to
+//! the [`Scheduler`]. One makes the calls in their order. One writes answers, each at its moment.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufWriter, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bigbird::Timestamp;
+use serde_json::Value;
+
+use super::answer::{Answer, Reason};
+use super::line::{Asked, Line};
+use super::player::Player;
+use super::request::Request;
+use super::schedule::{Moment, Scheduler, Ticket};
+use super::serve::{Server, Serving, null_answer, page_call, read_line};
+use crate::call::PageCall;
+use crate::config::Randomness;
+use crate::gate::Gate;
+use crate::shared::SharedConversion;
+use crate::storage::Storage;
+
+/// How many bytes of calls and answers are kept at most. If there are more, reading waits.
+const MOST_BYTES: usize = 16 << 20;
+
+/// How many calls share a write at most.
+const GROUP: usize = 256;
+
+/// At least this often a slice of upkeep is done while it is due, also if calls wait.
+const UPKEEP: Duration = Duration::from_secs(1);
+
+/// What is to be done.
+struct Task {
+    what: What,
+    id: Option<Value>,
+    now: Timestamp,
+    bytes: usize,
+}
+
+enum What {
+    /// A page's call, which is answered as the scheduler says.
+    Page(PageCall),
+    /// What the user asks for.
+    Own(Asked),
+}
+
+/// An answer, and how many bytes were kept for it.
+struct Reply {
+    line: String,
+    bytes: usize,
+}
+
+struct State {
+    scheduler: Scheduler<Task, Reply>,
+    /// Answers that wait for nothing.
+    ready: VecDeque<String>,
+    bytes: usize,
+    input_ended: bool,
+    all_done: bool,
+    output_closed: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    began: Instant,
+    /// Something is to be done.
+    work: Condvar,
+    /// Something is to be written.
+    output: Condvar,
+    /// Something was written, so that there is room.
+    room: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Moment {
+        self.began.elapsed()
+    }
+
+    /// Gives an answer that waits for nothing.
+    fn answer(&self, answer: Answer, id: Option<Value>) {
+        let line = answer.with_id(id).line();
+        let mut state = self.lock();
+        state.bytes += line.len();
+        state.ready.push_back(line);
+        drop(state);
+        self.output.notify_one();
+    }
+}
+
+pub(super) fn serve<S, R>(
+    player: Player<S, R>,
+    input: impl BufRead + Send + 'static,
+    output: impl Write + Send + 'static,
+    serving: Serving,
+    clock: fn() -> Timestamp,
+) -> io::Result<Player<S, R>>
+where
+    S: Storage<Error: Reason>,
+    R: Randomness,
+{
+    let mut server = Server::new(player, serving);
+    server.clears_in_slices = true;
+    let gate = server.agent().gate().clone();
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            scheduler: Scheduler::new(gate.config().pace),
+            ready: VecDeque::new(),
+            bytes: 0,
+            input_ended: false,
+            all_done: false,
+            output_closed: false,
+        }),
+        began: Instant::now(),
+        work: Condvar::new(),
+        output: Condvar::new(),
+        room: Condvar::new(),
+    });
+    let reader = Reader {
+        shared: Arc::clone(&shared),
+        gate,
+        clock,
+        handle: serving.handle,
+    };
+    // It ends with the process: it may wait for input that never comes.
+    thread::spawn(move || reader.run(input));
+    let writer = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            let written = write(&shared, output);
+            let mut state = shared.lock();
+            state.output_closed = true;
+            state.ready.clear();
+            drop(state);
+            shared.work.notify_one();
+            shared.room.notify_one();
+            written
+        })
+    };
+    work(&shared, &mut server, clock);
+    shared.lock().all_done = true;
+    shared.output.notify_one();
+    match writer.join() {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Ok(written) => written?,
+        Err(_) => {
+            let told = "the thread that writes answers has panicked";
+            return Err(io::Error::other(told));
+        }
+    }
+    Ok(server.player)
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    gate: Gate,
+    clock: fn() -> Timestamp,
+    handle: fn() -> u128,
+}
+
+impl Reader {
+    fn run(&self, mut input: impl BufRead) {
+        while let Some((line, bytes)) = read_line(&mut input, &self.gate) {
+            let (arrival, now) = (self.shared.now(), (self.clock)());
+            match line {
+                Ok(line) => self.arrive(line, bytes, arrival, now),
+                Err(answer) => self.shared.answer(answer, None),
+            }
+            let mut state = self.shared.lock();
+            while state.bytes > MOST_BYTES && !state.output_closed {
+                let room = self.shared.room.wait(state);
+                state = room.unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.output_closed {
+                return;
+            }
+        }
+        self.shared.lock().input_ended = true;
+        self.shared.work.notify_one();
+    }
+
+    /// Tells what follows from the call alone, and schedules the rest.
+    fn arrive(&self, line: Line, bytes: usize, arrival: Moment, now: Timestamp) {
+        let Line { id, seconds, asked } = line;
+        if seconds.is_some() {
+            let answer = Answer::malformed("`seconds` is for --test-clock");
+            return self.shared.answer(answer, id);
+        }
+        let handle = SharedConversion(match &asked {
+            Asked::Play(Request::CreateSharedConversion { .. }) => (self.handle)(),
+            _ => 0,
+        });
+        let parsed = match &asked {
+            Asked::Play(request) => page_call(&self.gate, request, now, Some(handle)),
+            _ => Ok(None),
+        };
+        let call = match parsed {
+            Ok(call) => call,
+            Err(error) => return self.shared.answer(Answer::rejected(&error), id),
+        };
+        let task = |what, id, bytes| Task {
+            what,
+            id,
+            now,
+            bytes,
+        };
+        match call {
+            None => {
+                let mut state = self.shared.lock();
+                state.bytes += bytes;
+                state.scheduler.own(task(What::Own(asked), id, bytes));
+            }
+            Some(call) => {
+                let null = null_answer(&self.gate, &call, handle);
+                let site = call.site().clone();
+                let line = null.with_id(id.clone()).line();
+                let mut state = self.shared.lock();
+                if let PageCall::Save(_) = call {
+                    let save = task(What::Page(call), None, bytes);
+                    if state.scheduler.impression(arrival, &site, save) {
+                        state.bytes += bytes;
+                    }
+                    state.bytes += line.len();
+                    state.ready.push_back(line);
+                } else {
+                    // For what is to be done, for the answer, and for this one.
+                    let bytes = bytes + 2 * line.len();
+                    state.bytes += bytes;
+                    let measure = task(What::Page(call), id, bytes);
+                    let null = Reply { line, bytes };
+                    state.scheduler.conversion(arrival, &site, measure, null);
+                }
+            }
+        }
+        self.shared.work.notify_one();
+        self.shared.output.notify_one();
+    }
+}
+
+/// Makes calls in the order of arrival until there will be no more, and looks after the store in between.
+fn work<S: Storage<Error: Reason>, R: Randomness>(
+    shared: &Shared,
+    server: &mut Server<S, R>,
+    clock: fn() -> Timestamp,
+) {
+    let mut looked_after = Instant::now();
+    let mut more = true;
+    loop {
+        let mut state = shared.lock();
+        let mut group: Vec<(Option<Ticket>, Task)> = Vec::new();
+        while group.len() < GROUP
+            && let Some(next) = state.scheduler.next()
+        {
+            let alone = matches!(next.what, What::Own(_));
+            if alone && !group.is_empty() {
+                break;
+            }
+            group.extend(state.scheduler.begin());
+            if alone {
+                break;
+            }
+        }
+        if state.output_closed || (group.is_empty() && state.input_ended) {
+            return;
+        }
+        if group.is_empty() && !more {
+            // Whatever comes wakes it; and a day passes also if nothing comes.
+            let waited = shared.work.wait_timeout(state, Duration::from_secs(3600));
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            more = true;
+            continue;
+        }
+        let missed = state.scheduler.missed();
+        drop(state);
+        let idle = group.is_empty();
+        make(shared, server, group, missed);
+        if idle || looked_after.elapsed() >= UPKEEP {
+            more = server.look_after(clock());
+            looked_after = Instant::now();
+        }
+    }
+}
+
+/// Makes a group of page calls, or one call of the user's.
+fn make<S: Storage<Error: Reason>, R: Randomness>(
+    shared: &Shared,
+    server: &mut Server<S, R>,
+    group: Vec<(Option<Ticket>, Task)>,
+    missed: u64,
+) {
+    let mut calls = Vec::with_capacity(group.len());
+    let mut to_answer = Vec::with_capacity(group.len());
+    for (ticket, task) in group {
+        let Task {
+            what,
+            id,
+            now,
+            bytes,
+        } = task;
+        match what {
+            What::Own(asked) => {
+                let answer = server.own(&asked, now, missed).unwrap_or_else(|it| it);
+                shared.lock().bytes -= bytes;
+                shared.answer(answer, id);
+            }
+            What::Page(call) => {
+                calls.push(call);
+                to_answer.push((ticket, id, bytes));
+            }
+        }
+    }
+    if calls.is_empty() {
+        return;
+    }
+    let answers = server.perform(&calls);
+    let mut state = shared.lock();
+    for (answer, (ticket, id, bytes)) in answers.into_iter().zip(to_answer) {
+        match (ticket, answer) {
+            // The bytes of a conversion are kept until it is answered.
+            (Some(ticket), Some(answer)) => {
+                let line = answer.with_id(id).line();
+                state.scheduler.finish(ticket, Reply { line, bytes });
+            }
+            (Some(ticket), None) => state.scheduler.fail(ticket),
+            (None, _) => state.bytes -= bytes,
+        }
+    }
+}
+
+/// Writes answers, those of conversions each at its moment.
+fn write(shared: &Shared, output: impl Write) -> io::Result<()> {
+    let mut output = BufWriter::new(output);
+    let mut lines: Vec<String> = Vec::new();
+    let mut state = shared.lock();
+    loop {
+        let now = shared.now();
+        while let Some(reply) = state.scheduler.release(now) {
+            state.bytes = state.bytes.saturating_sub(reply.bytes);
+            lines.push(reply.line);
+        }
+        while let Some(line) = state.ready.pop_front() {
+            state.bytes = state.bytes.saturating_sub(line.len());
+            lines.push(line);
+        }
+        if lines.is_empty() {
+            if state.all_done && state.scheduler.all_answered() {
+                return Ok(());
+            }
+            let wait = state
+                .scheduler
+                .next_release()
+                .map(|due| due.saturating_sub(now));
+            state = match wait {
+                Some(wait) => {
+                    let waited = shared.output.wait_timeout(state, wait);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = shared.output.wait(state);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+            continue;
+        }
+        drop(state);
+        for line in lines.drain(..) {
+            output.write_all(line.as_bytes())?;
+        }
+        output.flush()?;
+        shared.room.notify_one();
+        state = shared.lock();
+    }
+}
