@@ -45,19 +45,21 @@ pub(crate) struct Args {
     /// An aggregation service that pages may name; may be given several times
     #[arg(long, value_name = "URL")]
     aggregation_service: Vec<String>,
-    /// How long after its arrival a conversion is answered, in milliseconds, 1 to 60000 [default: 1000]
+    /// How long after its arrival a conversion is answered, in milliseconds, 1 to 60000 [default: 2000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     release_after: Option<u64>,
-    /// How many conversions of one top-level site are measured within --release-after [default: 4]
+    /// How many conversions of one top-level site are measured within --release-after [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     conversions_per_site: Option<u32>,
     /// How many conversions of all sites are measured within --release-after [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     conversions: Option<u32>,
-    /// How many impressions of one top-level site are saved within --release-after [default: 64]
+    /// How many impressions of one top-level site are saved within --release-after; each name that one
+    /// brings counts as another [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     impressions_per_site: Option<u32>,
-    /// How many impressions of all sites are saved within --release-after [default: 2048]
+    /// How many impressions of all sites are saved within --release-after, counted likewise [default:
+    /// 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     impressions: Option<u32>,
     /// Answer conversions with their histogram. Pages must never see it, and there are no encrypted

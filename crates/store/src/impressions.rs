@@ -236,7 +236,7 @@ macro_rules! way {
 }
 
 impl Way {
-    /// Every way to find what a request asks for.
+    /// Every way to find what a request asks for; the last is by who may measure.
     fn all(query: &AttributionQuery) -> Vec<Self> {
         fn keys<T: Copy + Into<i64>>(values: impl IntoIterator<Item = T>) -> Vec<(i64, i64)> {
             values.into_iter().map(|value| (0, value.into())).collect()
@@ -277,9 +277,9 @@ impl Way {
         Ok(count)
     }
 
-    /// The way that leads to the fewest impressions of an epoch, if that is at most `examined`.
-    /// Counting goes on by steps, each way in turn, so that it costs about as much as the shortest way
-    /// does.
+    /// The way that leads to the fewest impressions of an epoch, if that is at most `examined`; none if
+    /// it is the last one. Counting goes on by steps, each way in turn, so that it costs about as much
+    /// as the shortest way does.
     fn shortest(
         mut ways: Vec<Self>,
         connection: &Connection,
@@ -287,19 +287,21 @@ impl Way {
         examined: i64,
     ) -> Result<Option<Self>, Problem> {
         let mut limit = 16;
-        loop {
+        while ways.len() > 1 {
             // One more than may be examined tells that there are too many.
             let limited = limit.min(examined + 1);
             for at in 0..ways.len() {
                 if ways[at].count(connection, epoch, limited)? < limited {
-                    return Ok(Some(ways.swap_remove(at)));
+                    let last = at + 1 == ways.len();
+                    return Ok((!last).then(|| ways.swap_remove(at)));
                 }
             }
             if limited > examined {
-                return Ok(None);
+                break;
             }
             limit *= 8;
         }
+        Ok(None)
     }
 }
 
@@ -312,13 +314,14 @@ const REACHED: &str = concat!(
      ORDER BY r.priority DESC, r.timestamp DESC, r.seq DESC"
 );
 
-/// Gives the first impressions that a request may measure, in the order of attribution.
+/// Gives the first impressions that a request may measure, in the order of attribution, until that is
+/// said to be enough.
 fn first_reached(
     connection: &Connection,
     epoch: EpochIndex,
     query: &AttributionQuery,
     most: u32,
-    mut each: impl FnMut(u32, &SavedImpression),
+    mut each: impl FnMut(u32, &SavedImpression) -> bool,
 ) -> Result<(), Problem> {
     let keys = reach_of_query(query);
     let mut statements = Vec::with_capacity(keys.len());
@@ -347,8 +350,8 @@ fn first_reached(
         let Some(((_, _, seq), number)) = heads.pop() else {
             break;
         };
-        if let Some(saved) = &saved[number] {
-            each(seq, saved);
+        if saved[number].as_ref().is_some_and(|saved| each(seq, saved)) {
+            break;
         }
         let head = next(&mut lists[number])?;
         heads.extend(head.as_ref().map(|(rank, _)| (*rank, number)));
@@ -369,16 +372,20 @@ impl SqliteTransaction<'_> {
         let connection = self.connection();
         let ReadLimits { examined, .. } = query.read_limits();
         let begin = found.len();
-        let mut consider = |order: u32, saved: &SavedImpression| {
-            if let Some(detail) = query.relevant(saved.impression()) {
-                found.push(Relevant {
-                    epoch,
-                    order,
-                    site: saved.site,
-                    user_action: saved.user_action,
-                    detail,
-                });
-            }
+        let mut enough = query.enough();
+        let mut consider = |order: u32, saved: &SavedImpression| -> bool {
+            let Some(detail) = query.relevant(saved.impression()) else {
+                return false;
+            };
+            let event = Relevant {
+                epoch,
+                order,
+                site: saved.site,
+                user_action: saved.user_action,
+                detail,
+            };
+            found.push(event);
+            enough.with(&event)
         };
         match Way::shortest(Way::all(query), connection, epoch, examined.into())? {
             Some(way) => {

@@ -457,6 +457,7 @@ pub(crate) fn set_up(connection: &Connection) -> Result<(), Problem> {
         "PRAGMA synchronous = FULL;
          PRAGMA secure_delete = ON;
          PRAGMA temp_store = MEMORY;
+         PRAGMA cache_size = -32768;
          PRAGMA trusted_schema = OFF;
          PRAGMA cell_size_check = ON;",
     )?;

@@ -178,6 +178,14 @@ pub struct ImpressionCall {
 }
 
 impl ImpressionCall {
+    /// What it counts: one, and one for each name that it brings besides its site, as
+    /// [an impression](bigbird::Impression::units) does.
+    pub fn units(&self) -> u32 {
+        let lists = self.valid.conversion_sites.len() + self.valid.conversion_callers.len();
+        let names = lists + usize::from(self.caller.intermediary.is_some());
+        u32::try_from(names).unwrap_or(u32::MAX).saturating_add(1)
+    }
+
     /// The top-level site.
     pub fn site(&self) -> &Site {
         &self.caller.site

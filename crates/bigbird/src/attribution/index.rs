@@ -516,12 +516,13 @@ impl Index {
 
     /// Visits the slots that a query may match: all that share the property which the query restricts
     /// most, if they are no more than it may examine; else the first that it may measure, in the
-    /// order of attribution. Some may be visited twice if several call.
+    /// order of attribution, until `visit` says that these are enough. Some may be visited twice if
+    /// several call.
     pub(super) fn visit(
         &self,
         slots: &[Slot],
         query: &AttributionQuery,
-        mut visit: impl FnMut(u32),
+        mut visit: impl FnMut(u32) -> bool,
     ) {
         let ReadLimits { examined, .. } = query.read_limits();
         let reach = || Reach::asked_by(query).filter_map(|key| self.reach.get(&key));
@@ -552,7 +553,9 @@ impl Index {
             for ranking in reach() {
                 (0..ranking.len())
                     .filter_map(|at| ranking.get(at))
-                    .for_each(&mut visit);
+                    .for_each(|at| {
+                        visit(at);
+                    });
             }
             return;
         };
@@ -582,7 +585,7 @@ fn first_ranked<'r>(
     slots: &[Slot],
     rankings: impl Iterator<Item = &'r Ranking>,
     count: u32,
-    mut visit: impl FnMut(u32),
+    mut visit: impl FnMut(u32) -> bool,
 ) {
     let head = |ranking: &'r Ranking, left: usize| {
         let at = ranking.get(left.checked_sub(1)?)?;
@@ -597,7 +600,9 @@ fn first_ranked<'r>(
         let Some(((_, _, at), number, left)) = heads.pop() else {
             return;
         };
-        visit(at);
+        if visit(at) {
+            return;
+        }
         if let Some((rank, left)) = head(rankings[number], left - 1) {
             heads.push((rank, number, left));
         }

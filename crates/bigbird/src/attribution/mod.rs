@@ -16,7 +16,7 @@ pub use credit::allocate_credit;
 pub use impression::{Audience, Forgetting, Impression};
 pub use object::{AttributionObject, Credit, ObjectParts, Support};
 pub use query::{
-    AttributionQuery, AttributionQueryBuilder, Histogram, HistogramSize, QueryError, ReadLimits,
-    Terms, Touch,
+    AttributionQuery, AttributionQueryBuilder, Enough, Histogram, HistogramSize, QueryError,
+    ReadLimits, Terms, Touch,
 };
 pub use store::{Edit, ImpressionStore, SiteSize, StoreLimits};

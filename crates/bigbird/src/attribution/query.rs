@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::credit::allocate_credit;
 use super::impression::Impression;
 use crate::query::{Draws, Query, Release, Relevant, Request};
-use crate::{Epsilon, EpsilonError, Noise, SiteId, Timestamp};
+use crate::{Epsilon, EpsilonError, Noise, SiteId, Timestamp, UserAction};
 
 /// The report of one conversion: its value, divided over the buckets of a histogram.
 ///
@@ -305,6 +305,15 @@ impl AttributionQuery {
         }
     }
 
+    /// What tells a store that reads an epoch in the order of attribution when to stop.
+    pub fn enough(&self) -> Enough {
+        Enough {
+            own: self.request.user_action,
+            left: self.read_limits().relevant,
+            last: None,
+        }
+    }
+
     /// Asks about a conversion of another value. For simulations.
     ///
     /// # Errors
@@ -407,6 +416,26 @@ impl AttributionQuery {
         chosen
             .iter()
             .zip(one.into_iter().chain(many.into_iter().flatten()))
+    }
+}
+
+/// Says when a query that reads relevant events in the order of attribution has enough of them.
+#[derive(Debug)]
+pub struct Enough {
+    own: UserAction,
+    left: u32,
+    last: Option<u32>,
+}
+
+impl Enough {
+    /// Whether no event after this one can count. Those of the query's own user action may not count
+    /// at all, which is for the policy to say; and one that several may call for comes several times.
+    pub fn with(&mut self, event: &Relevant<Touch>) -> bool {
+        if event.user_action != self.own && self.last != Some(event.order) {
+            self.left = self.left.saturating_sub(1);
+        }
+        self.last = Some(event.order);
+        self.left == 0
     }
 }
 

@@ -373,7 +373,8 @@ impl EpochStore {
         // Impressions that follow each other often have the same audience: it is asked once whether
         // the conversion site belongs to it.
         let (mut asked, mut belongs) = (NONE, false);
-        let mut consider = |order: u32, slot: &Slot| {
+        let mut enough = query.enough();
+        let mut consider = |order: u32, slot: &Slot| -> bool {
             if slot.audience != asked {
                 asked = slot.audience;
                 belongs = slot.is_live()
@@ -383,21 +384,24 @@ impl EpochStore {
                     );
             }
             if !belongs {
-                return;
+                return false;
             }
             let impression = Impression {
                 conversion_sites: &[],
                 ..slot.impression(&self.audiences)
             };
-            if let Some(detail) = query.relevant(impression) {
-                found.push(Relevant {
-                    epoch,
-                    order,
-                    site: impression.site,
-                    user_action: impression.user_action,
-                    detail,
-                });
-            }
+            let Some(detail) = query.relevant(impression) else {
+                return false;
+            };
+            let event = Relevant {
+                epoch,
+                order,
+                site: impression.site,
+                user_action: impression.user_action,
+                detail,
+            };
+            found.push(event);
+            enough.with(&event)
         };
         let Some(index) = &self.index else {
             for (order, slot) in (0..).zip(&self.slots) {

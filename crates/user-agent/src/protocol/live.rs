@@ -223,9 +223,10 @@ impl Reader {
                 let site = call.site().clone();
                 let line = null.with_id(id.clone()).line();
                 let mut state = self.shared.lock();
-                if let PageCall::Save(_) = call {
+                if let PageCall::Save(impression) = &call {
+                    let units = impression.units();
                     let save = task(What::Page(call), None, bytes);
-                    if state.scheduler.impression(arrival, &site, save) {
+                    if state.scheduler.impression(arrival, &site, units, save) {
                         state.bytes += bytes;
                     }
                     state.bytes += line.len();

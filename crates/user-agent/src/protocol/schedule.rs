@@ -35,11 +35,12 @@ pub struct Pace {
     pub delay: Duration,
     /// How many conversions are taken within one delay.
     pub conversions: Arrivals,
-    /// How many impressions are saved within one delay.
+    /// How many impressions are saved within one delay, in [units](bigbird::Impression::units), as
+    /// each name that one brings is work too.
     pub impressions: Arrivals,
 }
 
-/// How many calls are taken within one delay.
+/// How much is taken within one delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrivals {
     /// Of one top-level site.
@@ -50,18 +51,18 @@ pub struct Arrivals {
 }
 
 impl Default for Pace {
-    /// A second, in which what is taken is done even if every conversion is the largest possible:
+    /// Two seconds, in which what is taken is done even if every conversion is the largest possible:
     /// `cargo bench -p bigbird-store --bench flood` measures it.
     fn default() -> Self {
         Self {
-            delay: Duration::from_secs(1),
+            delay: Duration::from_secs(2),
             conversions: Arrivals {
-                of_site: 4,
+                of_site: 5,
                 of_all: 128,
             },
             impressions: Arrivals {
-                of_site: 64,
-                of_all: 2048,
+                of_site: 128,
+                of_all: 4096,
             },
         }
     }
@@ -71,7 +72,9 @@ impl Default for Pace {
 #[derive(Debug)]
 struct Window {
     limits: Arrivals,
-    taken: VecDeque<(Moment, Site)>,
+    /// When, of whom, and how much.
+    taken: VecDeque<(Moment, Site, u32)>,
+    of_all: u32,
     /// Names are chosen by pages, so they are hashed with a key that pages do not know.
     of_site: HashMap<Site, u32, RandomState>,
 }
@@ -81,30 +84,36 @@ impl Window {
         Self {
             limits,
             taken: VecDeque::new(),
+            of_all: 0,
             of_site: HashMap::with_hasher(RandomState::new()),
         }
     }
 
-    /// Whether a call that arrives now is taken. One that is not does not count: else a flood from one
-    /// site would use up what all sites have.
-    fn take(&mut self, now: Moment, delay: Duration, site: &Site) -> bool {
-        while self.taken.front().is_some_and(|(at, _)| *at + delay <= now)
-            && let Some((_, past)) = self.taken.pop_front()
+    /// Whether a call of some weight that arrives now is taken. One that is not does not count: else a
+    /// flood from one site would use up what all sites have.
+    fn take(&mut self, now: Moment, delay: Duration, site: &Site, weight: u32) -> bool {
+        while self
+            .taken
+            .front()
+            .is_some_and(|(at, ..)| *at + delay <= now)
+            && let Some((_, past, weight)) = self.taken.pop_front()
         {
+            self.of_all -= weight;
             if let Some(count) = self.of_site.get_mut(&past) {
-                *count -= 1;
+                *count -= weight;
                 if *count == 0 {
                     self.of_site.remove(&past);
                 }
             }
         }
         let of_site = self.of_site.get(site).copied().unwrap_or_default();
-        let all = u32::try_from(self.taken.len()).unwrap_or(u32::MAX);
-        if of_site >= self.limits.of_site || all >= self.limits.of_all {
+        let fits = |before: u32, limit: u32| before <= limit && weight <= limit - before;
+        if !fits(of_site, self.limits.of_site) || !fits(self.of_all, self.limits.of_all) {
             return false;
         }
-        *self.of_site.entry(site.clone()).or_default() += 1;
-        self.taken.push_back((now, site.clone()));
+        self.of_all += weight;
+        *self.of_site.entry(site.clone()).or_default() += weight;
+        self.taken.push_back((now, site.clone(), weight));
         true
     }
 }
@@ -155,7 +164,7 @@ impl<W, A> Scheduler<W, A> {
     /// A conversion of a top-level site arrives. It will be answered after the delay, with `null` if
     /// it is not taken or not ready by then. Says whether it was taken.
     pub fn conversion(&mut self, now: Moment, site: &Site, work: W, null: A) -> bool {
-        let taken = self.conversions.take(now, self.pace.delay, site);
+        let taken = self.conversions.take(now, self.pace.delay, site, 1);
         if taken {
             let ticket = Ticket(self.first + self.unanswered.len() as u64);
             self.waiting.push_back((Some(ticket), work));
@@ -169,10 +178,10 @@ impl<W, A> Scheduler<W, A> {
         taken
     }
 
-    /// An impression of a top-level site arrives, which was answered already. Says whether it was
-    /// taken.
-    pub fn impression(&mut self, now: Moment, site: &Site, work: W) -> bool {
-        let taken = self.impressions.take(now, self.pace.delay, site);
+    /// An impression of a top-level site and of some units arrives, which was answered already. Says
+    /// whether it was taken.
+    pub fn impression(&mut self, now: Moment, site: &Site, units: u32, work: W) -> bool {
+        let taken = self.impressions.take(now, self.pace.delay, site, units);
         if taken {
             self.waiting.push_back((None, work));
         }
@@ -321,11 +330,13 @@ mod tests {
     fn calls_are_taken_in_the_order_of_arrival_saves_and_the_users_own_included() {
         let mut scheduler = scheduler();
         let [a, b] = ["a.example", "b.example"].map(site);
-        assert!(scheduler.impression(ms(0), &a, 1));
+        assert!(scheduler.impression(ms(0), &a, 1, 1));
         assert!(scheduler.conversion(ms(1), &b, 2, "null"));
         scheduler.own(3);
-        assert!(!scheduler.impression(ms(2), &a, 4));
-        assert!(scheduler.impression(ms(2), &b, 5));
+        assert!(!scheduler.impression(ms(2), &a, 1, 4));
+        // It brings more names than there is room for.
+        assert!(!scheduler.impression(ms(2), &b, 2, 4));
+        assert!(scheduler.impression(ms(2), &b, 1, 5));
         let order: Vec<u32> = std::iter::from_fn(|| Some(scheduler.begin()?.1)).collect();
         assert_eq!(order, [1, 2, 3, 5]);
     }
