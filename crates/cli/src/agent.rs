@@ -22,7 +22,7 @@ answered --release-after milliseconds after they came, other requests when they 
   {\"event\": \"measureConversion\", \"site\": \"shop.example\", \"userAction\": 2,
    \"options\": {\"aggregationService\": \"https://agg.example\", \"histogramSize\": 5}}
 The other events are createSharedConversion, takeShare, clearImpressionsForSite,
-clearBrowsingHistoryForAttribution, enableAPI, disableAPI, maintain, budgets, status and explain.
+clearBrowsingHistoryForAttribution, enableAPI, disableAPI, maintain, budgets, status, restartEpochs and explain.
 docs/agent.md has every field and answer.
 
 It stops when its input ends. A line that is no request gets an answer that says why.")]

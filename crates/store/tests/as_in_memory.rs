@@ -4,7 +4,7 @@
 
 mod common;
 
-use bigbird::{Decision, Profile, Timestamp};
+use bigbird::{Decision, Profile, ReadLimits, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::{
     Answer, Call, ConversionOptions, ImpressionOptions, Querier, SharedAnswer, SharedConversion,
@@ -266,6 +266,11 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
     let folder = folder();
     let path = folder.file("store");
     let mut config = config(profile, limit);
+    // So little that both have to choose, and must choose alike.
+    config.read_limits = ReadLimits {
+        relevant: 3,
+        examined: 32,
+    };
     config.max_shared_conversions = 2;
     let mut file = Some(open(&path, &config));
     let mut memory = UserAgent::in_memory(config.clone(), Sequence::default());
@@ -333,6 +338,22 @@ fn what_is_created_in_a_pruned_epoch_goes_too() {
         (Event::Maintain, 31 * week),
     ];
     agree(Profile::BigBird, 100, &history);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+    /// So many impressions in an epoch that no query can look at all of them.
+    #[test]
+    fn crowded_epochs(history in prop::collection::vec((crowding_event(), 0..1_i64), 300..400)) {
+        agree(Profile::W3cDraft, 400, &history);
+    }
+}
+
+/// Saves and conversions, nothing that empties an epoch.
+fn crowding_event() -> impl Strategy<Value = Event> {
+    let keeps = |event: &Event| matches!(event, Event::Save { .. } | Event::Measure { .. });
+    event().prop_filter("it keeps what is there", keeps)
 }
 
 proptest! {

@@ -649,6 +649,42 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Budget::all(&self.storage.begin()?)
     }
 
+    /// Begins anew after a clock that was far ahead: what was measured then has closed every epoch until
+    /// that time (see [`Status::closed_until`]). The user says that the clock is right now.
+    ///
+    /// Everything is forgotten, as when all history is [cleared](Self::clear_browsing_history): no epoch up
+    /// to and including the current one is ever measured again. Those that follow get new indices, so
+    /// that none of them was ever charged, and nothing that was spent comes back. If the clock is
+    /// behind instead, a week of the future can be paid for twice, though never for the same
+    /// impressions.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn restart_epochs(&mut self, now: Timestamp) -> Result<(), S::Error> {
+        self.upkeep.start_over();
+        perform!(self, |work| {
+            let State {
+                last_clear,
+                latest,
+                latest_use,
+                first_epoch,
+                ..
+            } = work.state;
+            let moments = [last_clear, latest, latest_use].into_iter().flatten();
+            let last = moments.fold(now, Timestamp::max);
+            let unused = next(work.epoch(last)).max(first_epoch);
+            let rules = work.config.rules();
+            work.state.timeline.renumber(&rules, now, unused);
+            work.state.last_clear = Some(now);
+            work.state.latest = latest.map(|_| now);
+            work.state.latest_use = Some(now);
+            if !work.state.timeline.eras().is_empty() {
+                work.close_before(next(unused));
+            }
+            Ok(())
+        })
+    }
+
     /// A page of [`budgets`](Self::budgets): see [`Budget::page`].
     ///
     /// # Errors

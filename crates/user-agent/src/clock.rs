@@ -191,6 +191,22 @@ impl Timeline {
         }
     }
 
+    /// Gives the epoch of a moment, and every later one, a new index from `first` on, which is larger
+    /// than any that was used. The epochs keep their places in time, and get these rules.
+    pub(crate) fn renumber(&mut self, rules: &Rules, now: Timestamp, first: EpochIndex) {
+        let begins = self.epoch(now).and_then(|current| self.beginning(current));
+        let Some(begins) = begins else {
+            return;
+        };
+        let eras = Arc::make_mut(&mut self.0);
+        eras.retain(|era| era.begins < begins);
+        eras.push(Era {
+            first,
+            begins,
+            rules: rules.clone(),
+        });
+    }
+
     /// Forgets the eras that ended before the last epoch that was pruned. Their moments fall into
     /// epochs that were pruned, as before.
     pub fn prune_before(&mut self, epoch: EpochIndex) {

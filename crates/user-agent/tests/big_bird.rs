@@ -15,7 +15,7 @@ use bigbird::{
 };
 use bigbird_user_agent::protocol::{Player, Request};
 use bigbird_user_agent::{
-    Action, AgentError, Call, ChangeSet, ConversionOptions, Explanation, Forgotten,
+    Action, AgentError, Budget, Call, ChangeSet, ConversionOptions, Explanation, Forgotten,
     ImpressionOptions, Memory, MemoryTransaction, Place, Querier, Row, Rows, ShareRefusal,
     SharedConversion, Site, State, Storage, StoredObject, Transaction, UserAgent, View,
 };
@@ -290,6 +290,89 @@ fn cleaning_up_at_the_wrong_time_is_not_for_good() {
     let next_month = 31 * 86_400;
     save(&mut agent, "news.example", None, 0, next_month);
     let call = Call::new("shop.example", at(next_month + 1));
+    assert_eq!(measure(&mut agent, &call, &options(0.1)), [4, 0, 0]);
+}
+
+/// A clock that is far ahead closes the API until then. The user can see it, and begin anew; the current
+/// epoch stays closed, and nothing comes back.
+#[test]
+fn a_clock_that_was_far_ahead_is_not_for_good() {
+    let week = 7 * 86_400;
+    let (now, ahead) = (10 * week, 3_000 * week);
+    let mut agent = agent(Profile::BigBird);
+    save(&mut agent, "news.example", None, 0, now);
+    let call = Call::new("shop.example", at(now + 1));
+    assert_eq!(measure(&mut agent, &call, &options(0.9)), [4, 0, 0]);
+    let spent = agent.budgets().unwrap();
+    let wrong = Call::new("shop.example", at(ahead));
+    let _ = measure(&mut agent, &wrong, &options(0.1));
+    let Ok(()) = agent.maintain(at(ahead));
+
+    let again = |agent: &mut Agent, seconds: i64| {
+        save(agent, "news.example", None, 0, seconds);
+        let call = Call::new("shop.example", at(seconds + 1));
+        measure(agent, &call, &options(0.9))
+    };
+    assert_eq!(again(&mut agent, now + 10), [0, 0, 0]);
+    let Ok(status) = agent.status(at(now + 20));
+    let until = status.closed_until.unwrap();
+    assert!(until > at(ahead - 60 * 86_400), "{until:?}");
+    assert_eq!(again(&mut agent, now + 20 * week), [0, 0, 0]);
+
+    let now = now + 20 * week + 100;
+    let Ok(()) = agent.restart_epochs(at(now));
+    let Ok(status) = agent.status(at(now));
+    let until = status.closed_until.unwrap();
+    assert!(until > at(now) && until <= at(now + week), "{until:?}");
+    assert_eq!(again(&mut agent, now + 1), [0, 0, 0]);
+    let open = until.0 / 1000;
+    assert_eq!(again(&mut agent, open), [4, 0, 0]);
+    // Like any other epoch it pays until it is empty; and no index was used again.
+    let paid = (0..10).map(|number| again(&mut agent, open + 10 * number));
+    assert_eq!(paid.last().unwrap(), [0, 0, 0]);
+    let indices = |budgets: &[Budget]| budgets.iter().map(|it| it.epoch).max();
+    let budgets = agent.budgets().unwrap();
+    assert!(indices(&budgets) > indices(&spent).map(|last| last + 2_000));
+    // To do it again and again opens nothing either.
+    for _ in 0..5 {
+        let Ok(()) = agent.restart_epochs(at(open + 20));
+        assert_eq!(again(&mut agent, open + 30), [0, 0, 0]);
+    }
+    let Ok(status) = agent.status(at(open + 20));
+    assert_eq!(status.closed_until, Some(at(open + week)));
+}
+
+/// What no request can reach goes, whether or not anything was ever measured: admissions, closings and
+/// the names of sites tell where the user has been.
+#[test]
+fn what_nobody_can_reach_is_forgotten() {
+    let day = 86_400;
+    let mut agent = agent(Profile::BigBird);
+    for number in 0..100 {
+        let site = format!("news-{number}.example");
+        save(&mut agent, &site, Some("ads.example"), 0, number * day / 10);
+    }
+    let closed = ["shop.example".to_owned()];
+    agent
+        .clear_browsing_history(&closed, false, at(10 * day))
+        .unwrap();
+    assert!(agent.storage().site_count() > 100);
+    let Ok(()) = agent.maintain(at(11 * day));
+    assert!(agent.storage().site_count() > 100, "still within reach");
+    // Two years, without a conversion.
+    for days in (11..730).step_by(30) {
+        let Ok(()) = agent.maintain(at(days * day));
+    }
+    assert_eq!(agent.storage().site_count(), 0);
+    assert_eq!(agent.storage().impressions().len(), 0);
+    let Ok(tx) = agent.storage_mut().begin();
+    for rows in [Rows::Admissions, Rows::Closings, Rows::Names] {
+        let Ok(()) = tx.visit(rows, &mut |row| panic!("{row:?}"));
+    }
+    drop(tx);
+    // The epochs were not closed: a clock that is wrong while nothing is measured ends nothing.
+    save(&mut agent, "news.example", None, 0, 12 * day);
+    let call = Call::new("other.example", at(12 * day + 1));
     assert_eq!(measure(&mut agent, &call, &options(0.1)), [4, 0, 0]);
 }
 

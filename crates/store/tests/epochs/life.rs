@@ -259,6 +259,7 @@ impl Life {
         config.store_limits = StoreLimits {
             units_per_epoch: 3.try_into().unwrap(),
         };
+        config.read_limits.relevant = 2;
         config.max_shared_conversions = 3;
         config
     }

@@ -110,6 +110,10 @@ const FORMS: &[Form] = &[
         event: "status",
         ..NOTHING
     },
+    Form {
+        event: "restartEpochs",
+        ..NOTHING
+    },
 ];
 
 /// The options that a conversion must have.
@@ -375,6 +379,7 @@ mod tests {
             json!({"event": "maintain"}),
             json!({"event": "budgets"}),
             json!({"event": "status"}),
+            json!({"event": "restartEpochs"}),
         ]
     }
 

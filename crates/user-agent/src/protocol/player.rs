@@ -93,6 +93,9 @@ impl<S: Storage, R: Randomness> Player<S, R> {
                 let (from, to) = (site(from), site(to));
                 self.tab(request).navigate(from.as_ref(), to.as_ref());
             }
+            Request::RestartEpochs => {
+                self.agent.restart_epochs(now).map_err(AgentError::Store)?;
+            }
             Request::Maintain => self.agent.maintain(now).map_err(AgentError::Store)?,
             Request::SaveImpression { .. }
             | Request::MeasureConversion { .. }

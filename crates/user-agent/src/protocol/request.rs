@@ -73,6 +73,8 @@ pub enum Request {
     },
     /// Ours: the user agent cleans up.
     Maintain,
+    /// Ours: the user says that the clock is right now, after one that was far ahead.
+    RestartEpochs,
 }
 
 /// Who makes a call.
@@ -127,6 +129,7 @@ impl Request {
             Self::UpdateActivationTimestamp { .. } => "updateActivationTimestamp",
             Self::Navigate { .. } => "navigate",
             Self::Maintain => "maintain",
+            Self::RestartEpochs => "restartEpochs",
         }
     }
 
