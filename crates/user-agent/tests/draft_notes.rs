@@ -636,6 +636,33 @@ fn row_27_what_costs_nothing_takes_nothing() {
 
 /// A report with an epsilon of 10.1 µε carries 11. Of a conversion worth 99 of 100 that is 10.89.
 #[test]
+fn row_29_a_flood_makes_nobody_wait_and_changes_no_histogram() {
+    let mut agent = agent();
+    let (flood, read) = (1_500, 1_000);
+    for number in 0..flood {
+        let site = format!("news-{number}.example");
+        save(&mut agent, &site, 1, &ImpressionOptions::new(number % 2));
+    }
+    let options = ConversionOptions {
+        credit: vec![1.0, 1.0],
+        value: 2,
+        max_value: 2,
+        ..ConversionOptions::new(SERVICE, 2)
+    };
+    let call = Call::new("shop.example", at(2));
+    let answer = agent.measure_conversion(&call, &options).unwrap();
+    let matched: usize = answer.decision.epochs().map(|epoch| epoch.matched).sum();
+    assert_eq!(matched, read);
+    // The last two get the credit, as if all had been read.
+    assert_eq!(released(answer), [1, 1]);
+    let budgets = agent.budgets().unwrap();
+    let paid = budgets
+        .iter()
+        .filter(|budget| budget.filter.kind() == FilterKind::ImpressionSite);
+    assert_eq!(paid.count(), read);
+}
+
+#[test]
 fn row_28_what_is_charged_follows_from_what_the_report_carries() {
     for (profile, charged) in [(Profile::W3cDraft, 10), (Profile::BigBird, 11)] {
         let change = move |config: &mut Config| config.policy = profile.policy();

@@ -92,17 +92,18 @@ impl Answer {
         answer
     }
 
-    /// What the user may want to know: whether the API works, and what went wrong.
+    /// What the user may want to know: whether the API works, if the store can tell, and what went wrong.
     pub fn status(
-        status: &Status,
+        status: Option<&Status>,
         missed: u64,
         store_errors: u64,
         last_store_error: Option<&str>,
     ) -> Self {
         let mut answer = Self::done();
         let seconds = |moment: Timestamp| moment.0.div_euclid(1000);
-        answer.set("enabled", json!(status.enabled));
-        answer.set("closedUntil", json!(status.closed_until.map(seconds)));
+        let closed_until = status.and_then(|status| status.closed_until);
+        answer.set("enabled", json!(status.map(|status| status.enabled)));
+        answer.set("closedUntil", json!(closed_until.map(seconds)));
         answer.set("missed", json!(missed));
         answer.set("storeErrors", json!(store_errors));
         answer.set("lastStoreError", json!(last_store_error));

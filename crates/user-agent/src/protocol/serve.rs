@@ -234,13 +234,16 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
                 Answer::budgets(&budgets, next, &agent.eras().map_err(store)?)
             }
             Asked::Status => {
-                let status = self.agent().status(now).map_err(store)?;
-                Answer::status(
-                    &status,
-                    missed,
-                    self.store_errors,
-                    self.last_store_error.as_deref(),
-                )
+                let status = match self.agent().status(now) {
+                    Ok(status) => Some(status),
+                    // What is wrong is what the user wants to know.
+                    Err(error) => {
+                        self.last_store_error = Some(error.to_string());
+                        None
+                    }
+                };
+                let last = self.last_store_error.as_deref();
+                Answer::status(status.as_ref(), missed, self.store_errors, last)
             }
             Asked::Explain(request) => match self.player.explain(request, now).map_err(failed)? {
                 Some(explanation) => {
