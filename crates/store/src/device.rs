@@ -13,7 +13,8 @@ use crate::seal::{Digest, Row, Seal, Table};
 pub(crate) struct Device {
     pub(crate) state: State,
     pub(crate) digest: Digest,
-    /// How many transactions wrote. Each conversion does, whatever it finds.
+    /// How many transactions wrote. Each conversion does, whatever it finds. It never falls, so that
+    /// a log which is older than the file can be told.
     pub(crate) writes: u64,
     /// Whether everything was in the database file when it was closed; else there is a log.
     pub(crate) closed_cleanly: bool,
@@ -72,6 +73,14 @@ impl Device {
         device.state.timeline =
             serde_json::from_str(&timeline).map_err(|_| Problem::from(Damage::Row(what())))?;
         Ok(device)
+    }
+
+    /// As any version of the schema has it.
+    pub(crate) fn load_any(connection: &Connection) -> Result<Self, Problem> {
+        Self::load(connection).or_else(|problem| match OldDevice::load(connection) {
+            Ok(Some(old)) => old.device(),
+            _ => Err(problem),
+        })
     }
 
     pub(crate) fn save(&self, connection: &Connection) -> Result<(), Problem> {

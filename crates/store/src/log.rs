@@ -4,8 +4,13 @@
 //! rest: after a power cut, that is the transaction that was being written. But if an older frame
 //! is damaged, everything after it was flushed and answered, and ignoring it would give budgets
 //! back. The two can be told apart: a transaction is written only after the one before it was
-//! flushed. So frames that follow the end of a transaction which SQLite would not see prove that
-//! it had been flushed.
+//! flushed. So a frame that directly follows the end of a transaction which SQLite would not see
+//! proves that the transaction had been flushed.
+//!
+//! Frames that are intact do not prove it otherwise. When a flush fails, SQLite takes the transaction
+//! back, and its frames stay behind those of the next one, which begins in the same place. Several
+//! such remnants may lie behind each other; but nothing was ever written behind one of them as its
+//! continuation.
 //!
 //! What cannot be told from a power cut is damage in the very last transaction or in the last two
 //! frames of the one before, and a log that ends earlier. See `docs/store.md`.
@@ -32,7 +37,8 @@ pub(crate) fn index_of(database: &Path) -> PathBuf {
     suffixed(database, "-shm")
 }
 
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+/// A file beside another.
+pub(crate) fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -92,8 +98,8 @@ fn passes_over(
 ) -> io::Result<bool> {
     let mut before = sum;
     let mut frame = [0; FRAME];
-    // From a frame on that SQLite stops at: whether a transaction has ended since. Only a frame
-    // that is intact tells: a power cut may leave any mix of old and new in the others.
+    // SQLite stops at the first frame that does not follow the one before. From there on: whether the
+    // frame before was intact and ended a transaction.
     let (mut stopped, mut ended) = (false, false);
     while fill(log, &mut frame)? {
         let word = |at: usize| be_word(&frame, at);
@@ -105,7 +111,7 @@ fn passes_over(
             return Ok(true);
         }
         stopped |= !follows;
-        ended |= stopped && follows && word(4) != 0;
+        ended = stopped && follows && word(4) != 0;
         before = own;
     }
     Ok(false)
@@ -145,5 +151,74 @@ fn fill(log: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SALTS: (u32, u32) = (7, 9);
+    const BEGIN: (u32, u32) = (3, 5);
+
+    /// The frames of a log, as transactions of so many frames each, written where they say.
+    fn log_of(transactions: &[(usize, usize)]) -> Vec<u8> {
+        let mut log: Vec<u8> = Vec::new();
+        for (number, &(at, frames)) in transactions.iter().enumerate() {
+            for frame in at..at + frames {
+                let end = frame + 1 == at + frames;
+                let before = match frame.checked_sub(1) {
+                    None => BEGIN,
+                    Some(last) => (
+                        be_word(&log, last * FRAME + 16),
+                        be_word(&log, last * FRAME + 20),
+                    ),
+                };
+                let mut bytes = vec![u8::try_from(number).unwrap(); FRAME];
+                bytes[..4].copy_from_slice(&u32::try_from(frame).unwrap().to_be_bytes());
+                bytes[4..8].copy_from_slice(&u32::from(end).to_be_bytes());
+                bytes[8..12].copy_from_slice(&SALTS.0.to_be_bytes());
+                bytes[12..16].copy_from_slice(&SALTS.1.to_be_bytes());
+                let sum = checksum(before, &bytes[..8], false);
+                let sum = checksum(sum, &bytes[24..], false);
+                bytes[16..20].copy_from_slice(&sum.0.to_be_bytes());
+                bytes[20..24].copy_from_slice(&sum.1.to_be_bytes());
+                if log.len() < (frame + 1) * FRAME {
+                    log.resize((frame + 1) * FRAME, 0);
+                }
+                log[frame * FRAME..][..FRAME].copy_from_slice(&bytes);
+            }
+        }
+        log
+    }
+
+    fn is_damaged(log: &[u8]) -> bool {
+        passes_over(&mut &log[..], BEGIN, SALTS, false).unwrap()
+    }
+
+    /// Transactions that were taken back lie behind each other, each as far as the next one left it.
+    #[test]
+    fn remnants_of_transactions_that_were_taken_back_are_not_damage() {
+        for transactions in [
+            &[(0, 3), (3, 4)][..],
+            &[(0, 3), (3, 9), (3, 2)],
+            &[(0, 3), (3, 9), (3, 5), (3, 2)],
+            &[(0, 3), (3, 20), (3, 12), (3, 7), (3, 2), (5, 1)],
+            &[(0, 9), (0, 5), (0, 2)],
+        ] {
+            assert!(!is_damaged(&log_of(transactions)), "{transactions:?}");
+        }
+    }
+
+    /// A frame that continues a transaction was written after the transaction was flushed.
+    #[test]
+    fn a_damaged_frame_is_noticed_if_a_transaction_behind_it_was_continued() {
+        let log = log_of(&[(0, 3), (3, 9), (3, 2), (5, 2), (7, 3), (10, 1)]);
+        assert!(!is_damaged(&log));
+        for frame in 0..8 {
+            let mut damaged = log.clone();
+            damaged[frame * FRAME + 1000] ^= 1;
+            assert!(is_damaged(&damaged), "frame {frame}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bigbird::{EpochIndex, Timestamp};
 use bigbird_user_agent::State;
 
-use crate::device::{Device, OldDevice};
+use crate::device::Device;
 use crate::error::{Problem, StoreError};
 use crate::log;
 use crate::store::{self, SqliteStore, StoreOptions, Temporary, absolute, flush_folder};
@@ -55,7 +55,11 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
     let remembered = remember(interrupted.as_deref().unwrap_or(path));
     let (old, mut resets) = remembered.clone().unwrap_or((Device::new(), Vec::new()));
     resets.push((now.0, reason.to_owned()));
-    let device = closed_until_now(old.state, now);
+    let device = Device {
+        // More than any log of the old store can tell, which would be taken for one of the new one.
+        writes: old.writes.saturating_add(1),
+        ..closed_until_now(old.state, now)
+    };
     let new = Temporary::beside(path)?;
     store::build(&new.0, device, &resets)?;
     new.flush()?;
@@ -126,11 +130,11 @@ fn remember(path: &Path) -> Option<(Device, Vec<(i64, String)>)> {
     let connection = store::connect(path).ok()?;
     // It is to be kept as it is.
     store::keep_log(&connection, true).ok()?;
-    let device = Device::load(&connection).or_else(|_| match OldDevice::load(&connection)? {
-        Some(old) => old.device(),
-        None => Err(Problem::NotAStore),
-    });
-    let device = device.ok()?;
+    let device = Device::load_any(&connection);
+    // The log may be older than the file.
+    let file = store::connect_alone(path).and_then(|file| Device::load_any(&file));
+    let found = [device.ok(), file.ok()].into_iter().flatten();
+    let device = found.max_by_key(|device| device.writes)?;
     let resets = (|| {
         let mut statement = connection
             .prepare("SELECT at, reason FROM reset ORDER BY at")

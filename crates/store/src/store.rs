@@ -1,5 +1,7 @@
 //! The store as a file: creating, opening, locking, flushing and closing it.
 
+use std::cell::Cell;
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,6 +53,9 @@ pub struct SqliteStore {
     identity: Option<Identity>,
     /// Whether a transaction has begun, so that the database file says that there is a log.
     in_use: bool,
+    /// Whether a transaction was taken back because the disk failed: what it wrote may still be in the
+    /// log.
+    interrupted: Cell<bool>,
 }
 
 impl SqliteStore {
@@ -117,8 +122,12 @@ impl SqliteStore {
             wait: options.wait,
             identity: Identity::of(&metadata),
             in_use: false,
+            interrupted: Cell::new(false),
         };
         store.configure(options)?;
+        if log == Log::Sound {
+            store.refuse_older_log()?;
+        }
         schema::migrate(&store.connection, MIGRATIONS).map_err(|problem| store.waited(problem))?;
         let device = store.lock()?;
         let verified = match log {
@@ -129,6 +138,40 @@ impl SqliteStore {
         store.release_lock();
         verified?;
         Ok(store)
+    }
+
+    /// Refuses a log that is older than the file, which would take the file back to an earlier state.
+    ///
+    /// Whatever is in the file came out of its log, which was flushed before. So the log leads to what
+    /// the file alone says, or to something later, however the store was left. If what the file alone
+    /// says cannot be read, it may be that somebody was killed while he moved the log into it, and
+    /// the log tells what belongs there.
+    fn refuse_older_log(&self) -> Result<(), Problem> {
+        // Under the lock, so that nobody writes a transaction, and moves it into the file, in between.
+        self.begin_immediate()?;
+        let with_log = Device::load_any(&self.connection);
+        let alone = connect_alone(&self.path).and_then(|file| Device::load_any(&file));
+        let compared = match (with_log, alone) {
+            // The file was closed, and nothing was written since but that there is a log.
+            (Err(Problem::Damaged(_)), Ok(alone)) if alone.closed_cleanly => Err(Damage::Log(
+                "does not belong to the file, which was closed and needs none: move the log away",
+            )
+            .into()),
+            (Ok(with_log), Ok(alone)) if with_log.writes < alone.writes => {
+                Err(Damage::Log(match alone.closed_cleanly {
+                    true => {
+                        "is older than the file, which was closed and needs none: move the log away"
+                    }
+                    false => "is older than the file",
+                })
+                .into())
+            }
+            (Err(problem), _) => Err(problem),
+            (Ok(_), Ok(_) | Err(Problem::Damaged(_) | Problem::NotAStore)) => Ok(()),
+            (Ok(_), Err(problem)) => Err(problem),
+        };
+        self.release_lock();
+        compared
     }
 
     fn configure(&mut self, options: &StoreOptions) -> Result<(), Problem> {
@@ -184,11 +227,12 @@ impl SqliteStore {
         Ok(busy == 0 && in_log == moved)
     }
 
-    /// Moves all of the log into the database file, waiting for others.
+    /// Moves all of the log into the database file, waiting for others, so that the log begins anew
+    /// with the next transaction.
     fn checkpoint_completely(&self) -> Result<(), Problem> {
         let since = Instant::now();
         while !self
-            .checkpoint_as("FULL")
+            .checkpoint_as("RESTART")
             .map_err(|problem| self.waited(problem))?
         {
             if since.elapsed() > self.wait {
@@ -202,7 +246,9 @@ impl SqliteStore {
     /// Takes what was deleted out of the files, as far as other processes let it: else their next
     /// checkpoint does it.
     pub(crate) fn erase(&mut self) {
-        let _ = self.vacuum();
+        if self.vacuum().is_err() {
+            self.interrupted.set(true);
+        }
         // With this limit, the first transaction of a log that begins anew cuts it off behind
         // itself. It must never be empty, as if it were lost.
         let limit = |bytes: i64| {
@@ -264,10 +310,13 @@ impl SqliteStore {
 
     /// Takes the lock for a transaction of the user agent, and reads the row about the device.
     pub(crate) fn begin_transaction(&mut self) -> Result<Device, Problem> {
-        if !self.in_use {
+        if !self.in_use || self.interrupted.get() {
             // The first transaction says in the database file itself that there is a log: if it is
             // lost from now on, it will be missed. The note may be in the log alone, if another
             // process was killed just before.
+            //
+            // A transaction that was taken back when the disk failed may have left intact frames in
+            // the log. It begins anew, so that none of them is ever taken for what was answered.
             let device = self.lock()?;
             if device.closed_cleanly {
                 self.write_back(&Device {
@@ -279,17 +328,14 @@ impl SqliteStore {
             }
             self.checkpoint_completely()?;
             self.in_use = true;
+            self.interrupted.set(false);
         }
         self.lock()
     }
 
     /// Takes the lock, waiting for others, and reads the row about the device.
     pub(crate) fn lock(&self) -> Result<Device, Problem> {
-        let mut statement = self.connection.prepare_cached("BEGIN IMMEDIATE")?;
-        statement
-            .execute([])
-            .map_err(|error| self.waited(error.into()))?;
-        drop(statement);
+        self.begin_immediate()?;
         let locked = self
             .is_in_place()
             .and_then(|()| Device::load(&self.connection));
@@ -297,6 +343,13 @@ impl SqliteStore {
             self.release_lock();
         }
         locked
+    }
+
+    fn begin_immediate(&self) -> Result<(), Problem> {
+        let mut statement = self.connection.prepare_cached("BEGIN IMMEDIATE")?;
+        let begun = statement.execute([]);
+        begun.map_err(|error| self.waited(error.into()))?;
+        Ok(())
     }
 
     fn is_in_place(&self) -> Result<(), Problem> {
@@ -308,12 +361,18 @@ impl SqliteStore {
 
     /// Ends a transaction as if it had never begun.
     pub(crate) fn release_lock(&self) {
-        // After some errors SQLite has done it already; after others, closing does it.
-        let _ = self.connection.execute_batch("ROLLBACK");
+        // When the disk fails, SQLite has done it already.
+        if self.connection.is_autocommit() || self.connection.execute_batch("ROLLBACK").is_err() {
+            self.interrupted.set(true);
+        }
     }
 
     /// Writes the row about the device, and ends the transaction.
     fn write_back(&self, device: &Device) -> Result<(), Problem> {
+        let device = Device {
+            writes: device.writes.wrapping_add(1),
+            ..device.clone()
+        };
         let written = device.save(&self.connection).and_then(|()| {
             self.connection.execute_batch("COMMIT")?;
             Ok(())
@@ -426,6 +485,16 @@ fn diagnose(path: &Path, problem: Problem) -> Problem {
 
 /// Connects to a database file through our layer.
 pub(crate) fn connect(path: &Path) -> Result<Connection, Problem> {
+    connect_through(vfs::NAME, OpenFlags::SQLITE_OPEN_READ_WRITE, path)
+}
+
+/// Connects to a database file without its log, and without locks: to what is in the file at this
+/// moment.
+pub(crate) fn connect_alone(path: &Path) -> Result<Connection, Problem> {
+    connect_through(vfs::FILE_ALONE, OpenFlags::SQLITE_OPEN_READ_ONLY, path)
+}
+
+fn connect_through(layer: &CStr, flags: OpenFlags, path: &Path) -> Result<Connection, Problem> {
     if !vfs::register() {
         let source = io::Error::other("SQLite did not accept the layer of page checksums");
         return Err(Problem::Io {
@@ -433,8 +502,8 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, Problem> {
             source,
         });
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags_and_vfs(path, flags, vfs::NAME)?;
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags_and_vfs(path, flags, layer)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }

@@ -9,6 +9,9 @@
 //! SQLite's interface for this is C: a table of functions for a file system, and one for each open
 //! file. We copy both tables and replace four functions: opening, reading, writing, and telling how a
 //! file may be read.
+//!
+//! There are two such layers. The second one tells SQLite that a file never changes, so that SQLite
+//! reads the file alone, without its log and without locks.
 #![allow(unsafe_code, reason = "SQLite's interface for this is C")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -19,6 +22,9 @@ use twox_hash::XxHash3_64;
 
 /// The name by which connections ask for this layer.
 pub(crate) const NAME: &CStr = c"bigbird";
+
+/// The name of the layer that shows a file without its write-ahead log.
+pub(crate) const FILE_ALONE: &CStr = c"bigbird-file-alone";
 
 /// `SQLITE_IOCAP_SUBPAGE_READ`, which older headers do not have.
 const SUBPAGE_READ: c_int = 0x8000;
@@ -58,12 +64,22 @@ type Characteristics = unsafe extern "C" fn(*mut ffi::sqlite3_file) -> c_int;
 type Write =
     unsafe extern "C" fn(*mut ffi::sqlite3_file, *const c_void, c_int, ffi::sqlite3_int64) -> c_int;
 
-/// The functions of an open database file, with what they were before.
+/// How a file is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// As a database, with its log.
+    Database,
+    /// As a database that SQLite is told never changes, without its log.
+    Alone,
+}
+
+/// The functions of an open file, with what they were before.
 #[repr(C)]
 struct Methods {
     /// First, so that a pointer to it is one to all of it.
     table: ffi::sqlite3_io_methods,
     original: *const ffi::sqlite3_io_methods,
+    used: Use,
     read: Read,
     write: Write,
     characteristics: Characteristics,
@@ -81,13 +97,13 @@ static METHODS: Mutex<Vec<&'static Methods>> = Mutex::new(Vec::new());
 /// How the default layer opens files.
 static OPEN: OnceLock<Open> = OnceLock::new();
 
-/// Makes the layer known to SQLite, on top of the layer that is the default when it is first
+/// Makes the layers known to SQLite, on top of the layer that is the default when it is first
 /// called. Says whether it could.
 pub(crate) fn register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
         // SAFETY: initialising twice does nothing; the default layer, if there is one, is a valid
-        // table that is never freed; ours is a copy of it, which lives forever too.
+        // table that is never freed; ours are copies of it, which live forever too.
         unsafe {
             if ffi::sqlite3_initialize() != ffi::SQLITE_OK {
                 return false;
@@ -99,18 +115,22 @@ pub(crate) fn register() -> bool {
                 return false;
             };
             OPEN.get_or_init(|| open_default);
-            let layer = Box::leak(Box::new(ffi::sqlite3_vfs {
-                pNext: std::ptr::null_mut(),
-                zName: NAME.as_ptr(),
-                xOpen: Some(open),
-                ..*default
-            }));
-            ffi::sqlite3_vfs_register(layer, 0) == ffi::SQLITE_OK
+            [(NAME, open as Open), (FILE_ALONE, open_alone)]
+                .into_iter()
+                .all(|(name, open)| {
+                    let layer = Box::leak(Box::new(ffi::sqlite3_vfs {
+                        pNext: std::ptr::null_mut(),
+                        zName: name.as_ptr(),
+                        xOpen: Some(open),
+                        ..*default
+                    }));
+                    ffi::sqlite3_vfs_register(layer, 0) == ffi::SQLITE_OK
+                })
         }
     })
 }
 
-/// Opens a file as the default layer does, and takes over reading and writing of databases.
+/// Opens a file of the first layer.
 ///
 /// # Safety
 /// As for SQLite's `xOpen`: SQLite calls it with a file of the size that the layer asked for.
@@ -121,6 +141,37 @@ unsafe extern "C" fn open(
     flags: c_int,
     out_flags: *mut c_int,
 ) -> c_int {
+    // SAFETY: the arguments are SQLite's.
+    unsafe { take_over(layer, name, file, flags, out_flags, Use::Database) }
+}
+
+/// Opens a file of the layer that shows it without its log.
+///
+/// # Safety
+/// As for [`open`].
+unsafe extern "C" fn open_alone(
+    layer: *mut ffi::sqlite3_vfs,
+    name: ffi::sqlite3_filename,
+    file: *mut ffi::sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    // SAFETY: the arguments are SQLite's.
+    unsafe { take_over(layer, name, file, flags, out_flags, Use::Alone) }
+}
+
+/// Opens a file as the default layer does, and takes over reading and writing of databases.
+///
+/// # Safety
+/// As for SQLite's `xOpen`.
+unsafe fn take_over(
+    layer: *mut ffi::sqlite3_vfs,
+    name: ffi::sqlite3_filename,
+    file: *mut ffi::sqlite3_file,
+    flags: c_int,
+    out_flags: *mut c_int,
+    database: Use,
+) -> c_int {
     let Some(open_default) = OPEN.get() else {
         return ffi::SQLITE_CANTOPEN;
     };
@@ -128,8 +179,12 @@ unsafe extern "C" fn open(
     // are the same in both. A file that was opened has a table of functions that is never freed.
     unsafe {
         let status = open_default(layer, name, file, flags, out_flags);
-        if status == ffi::SQLITE_OK && flags & ffi::SQLITE_OPEN_MAIN_DB != 0 {
-            match methods_for((*file).pMethods) {
+        let used = match flags {
+            _ if flags & ffi::SQLITE_OPEN_MAIN_DB != 0 => Some(database),
+            _ => None,
+        };
+        if let (ffi::SQLITE_OK, Some(used)) = (status, used) {
+            match methods_for((*file).pMethods, used) {
                 Some(methods) => (*file).pMethods = &raw const methods.table,
                 None => return ffi::SQLITE_CANTOPEN,
             }
@@ -142,15 +197,19 @@ unsafe extern "C" fn open(
 ///
 /// # Safety
 /// The table must be valid forever.
-unsafe fn methods_for(original: *const ffi::sqlite3_io_methods) -> Option<&'static Methods> {
+unsafe fn methods_for(
+    original: *const ffi::sqlite3_io_methods,
+    used: Use,
+) -> Option<&'static Methods> {
     let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(methods) = known.iter().find(|methods| methods.original == original) {
+    let mut known_ones = known.iter();
+    if let Some(methods) = known_ones.find(|it| it.original == original && it.used == used) {
         return Some(methods);
     }
     // SAFETY: the caller says so.
     let table = unsafe { original.as_ref()? };
-    let methods = Box::leak(Box::new(Methods {
-        table: ffi::sqlite3_io_methods {
+    let ours = match used {
+        Use::Database | Use::Alone => ffi::sqlite3_io_methods {
             // Without version 3 there is no memory mapping, which would pass us by.
             iVersion: table.iVersion.min(2),
             xRead: Some(read),
@@ -158,7 +217,11 @@ unsafe fn methods_for(original: *const ffi::sqlite3_io_methods) -> Option<&'stat
             xDeviceCharacteristics: Some(characteristics),
             ..*table
         },
+    };
+    let methods = Box::leak(Box::new(Methods {
+        table: ours,
         original,
+        used,
         read: table.xRead?,
         write: table.xWrite?,
         characteristics: table.xDeviceCharacteristics?,
@@ -237,7 +300,11 @@ unsafe extern "C" fn characteristics(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: the file's table of functions is the first field of ours.
     unsafe {
         let methods = &*(*file).pMethods.cast::<Methods>();
-        (methods.characteristics)(file) & !SUBPAGE_READ
+        let unchanging = match methods.used {
+            Use::Alone => ffi::SQLITE_IOCAP_IMMUTABLE,
+            Use::Database => 0,
+        };
+        (methods.characteristics)(file) & !SUBPAGE_READ | unchanging
     }
 }
 

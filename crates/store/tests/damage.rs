@@ -395,8 +395,12 @@ fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
 
 /// Makes conversions that are charged, and gives the budgets before and after each.
 fn spend_more(agent: &mut Agent, conversions: u64) -> Vec<Budgets> {
+    spend_more_from(agent, 0, conversions)
+}
+
+fn spend_more_from(agent: &mut Agent, first: u64, conversions: u64) -> Vec<Budgets> {
     let mut history = vec![consumed(&agent.budgets().unwrap())];
-    for number in 0..conversions {
+    for number in first..first + conversions {
         let options = bigbird_user_agent::ImpressionOptions::new(2);
         let at = 115 * DAY + i64::try_from(number).unwrap();
         let site = format!("fresh-{number}.example");
@@ -519,6 +523,85 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
     restore(&log[..32 + shorter * FRAME]);
     let found = budgets(&image, &config).unwrap();
     assert_eq!(found, history[history.len() - 2]);
+}
+
+/// Brings files back to an earlier moment, as a restore of those that are missing does.
+fn restored_log(path: &Path, log: &[u8]) -> StoreError {
+    fs::write(log_of(path), log).unwrap();
+    let refused = check(path).unwrap_err();
+    assert!(
+        matches!(refused.problem(), Problem::Damaged(Damage::Log(_))),
+        "{refused}"
+    );
+    // It is left as it was found.
+    assert_eq!(fs::read(log_of(path)).unwrap(), log);
+    refused
+}
+
+/// A log that was copied while the store was in use, beside the file as it was closed later, would
+/// take everything back that was spent in between.
+#[test]
+fn an_older_log_beside_a_newer_file_is_refused() {
+    let folder = folder();
+    let (path, config) = sample(&folder);
+    let mut agent = open(&path, &config);
+    spend_more(&mut agent, 2);
+    let old = fs::read(log_of(&path)).unwrap();
+    spend_more_from(&mut agent, 300, 3);
+    let spent = consumed(&agent.budgets().unwrap());
+    agent.into_storage().close().unwrap();
+    assert!(!log_of(&path).exists());
+    // Closed, with and without more that was spent.
+    let refused = restored_log(&path, &old);
+    assert!(
+        refused.to_string().contains("move the log away"),
+        "{refused}"
+    );
+    // What it says to do is right.
+    fs::remove_file(log_of(&path)).unwrap();
+    assert_eq!(budgets(&path, &config).unwrap(), spent);
+
+    // In use again, by a process that is killed at once, and by one that spends before.
+    for conversions in [0, 2] {
+        let mut agent = open(&path, &config);
+        let first = by("shop-0.example", 5000, 115 * DAY + 5000);
+        let _ = measure(&mut agent, &first, 0.001).unwrap();
+        spend_more_from(&mut agent, 600 + 300 * conversions, conversions);
+        let killed = folder.file(&format!("killed-{conversions}"));
+        fs::copy(&path, &killed).unwrap();
+        let newest = fs::read(log_of(&path)).unwrap();
+        let spent = consumed(&agent.budgets().unwrap());
+        let refused = restored_log(&killed, &old);
+        assert!(
+            refused.to_string().ends_with("is older than the file"),
+            "{refused}"
+        );
+        // With its own log it is in order, and says what was spent.
+        fs::write(log_of(&killed), &newest).unwrap();
+        assert_eq!(budgets(&killed, &config).unwrap(), spent);
+    }
+
+    // Also beside a copy, and beside the store that took its place.
+    let copy = folder.file("copy");
+    backup(&path, &copy).unwrap();
+    restored_log(&copy, &old);
+    reset(&copy, "a test", Timestamp(116 * DAY)).unwrap();
+    restored_log(&copy, &old);
+}
+
+/// What a reset remembers of a store beside which an older log lies is what the file says.
+#[test]
+fn a_reset_is_not_taken_back_by_an_older_log() {
+    let folder = folder();
+    let (path, config) = sample(&folder);
+    let mut agent = open(&path, &config);
+    spend_more(&mut agent, 2);
+    let old = fs::read(log_of(&path)).unwrap();
+    agent.set_enabled(false).unwrap();
+    agent.into_storage().close().unwrap();
+    restored_log(&path, &old);
+    reset(&path, "a test", Timestamp(116 * DAY)).unwrap();
+    assert!(!bigbird_store::Contents::read(&path).unwrap().state.enabled);
 }
 
 /// A log without its store would be taken for that of a new one.

@@ -19,7 +19,7 @@ use bigbird::{Profile, Timestamp};
 use bigbird_store::{Problem, SqliteStore, StoreOptions};
 use bigbird_user_agent::{AgentError, Config, ConversionOptions, SharedConversion};
 use common::{Agent, DAY, Folder, SERVICE, by, config, consumed, folder, live, measure, open};
-use recorder::{Log, Operation};
+use recorder::{Fault, Kind, Log, Operation};
 use rusqlite::ffi;
 
 type Budgets = Vec<(i64, String, u64)>;
@@ -141,19 +141,27 @@ fn after_cut(
     fate: Fate,
     dice: &mut Dice,
 ) -> Option<Vec<u8>> {
-    let flushed = operations
-        .iter()
-        .rposition(|it| matches!(it, Operation::Flush));
-    let flushed = flushed.map_or(0, |at| at + 1);
+    // What was written before a flush, since the last one. A flush that fails says that the system may
+    // have given up on what was written, which it then does not try again.
+    let mut flushed = vec![false; operations.len()];
+    let mut since = 0;
+    for (at, operation) in operations.iter().enumerate() {
+        match operation {
+            Operation::Flush => flushed[since..at].fill(true),
+            Operation::FailedFlush => {}
+            _ => continue,
+        }
+        since = at;
+    }
     let mut file = before;
     for (at, operation) in operations.iter().enumerate() {
-        let chance = match (at < flushed, fate) {
+        let chance = match (flushed[at], fate) {
             (true, _) | (false, Fate::Written) => 2,
             (false, Fate::Dropped) => 0,
             (false, Fate::Random) => dice.below(4),
         };
         match operation {
-            Operation::Flush => {}
+            Operation::Flush | Operation::FailedFlush => {}
             Operation::Write { offset, data } => {
                 let content = file.get_or_insert_default();
                 let end = offset + data.len();
@@ -383,4 +391,54 @@ fn a_disk_that_fails_at_any_write_releases_nothing() {
         }
         assert!(failures > 4, "{failures}");
     }
+}
+
+/// When flushes fail, SQLite takes transactions back, whose frames stay in the log, behind those of the
+/// next one. Here each is shorter than the one before, so that the remnants of several lie behind each
+/// other when the disk recovers. A kill at that moment leaves a good store.
+#[test]
+fn failed_flushes_do_not_make_a_good_store_damaged() {
+    let _turn = TURN.lock();
+    recorder::install();
+    let folder = folder();
+    let path = folder.file("store");
+    let config = config(Profile::BigBird, 1000);
+    let mut agent = open(&path, &config);
+    live(&mut agent);
+    let options = bigbird_user_agent::ImpressionOptions::new(2);
+    let at = 115 * DAY;
+    let save = |agent: &mut Agent, sites: u64| {
+        let names: Vec<String> = (0..sites).map(|it| format!("a-{it}.example")).collect();
+        let calls = names.iter().enumerate();
+        let calls = calls.map(|(number, name)| (by(name, 700 + number as u64, at), &options));
+        agent.save_impressions(calls).map(|saved| saved.len())
+    };
+    save(&mut agent, 1).unwrap();
+    recorder::start(path.parent().unwrap());
+    recorder::fail(|path, kind| {
+        let is_log = path.to_string_lossy().ends_with("-wal");
+        (is_log && kind == Kind::Flush).then_some(Fault::Whole(ffi::SQLITE_IOERR_FSYNC))
+    });
+    for sites in [400, 150, 40] {
+        save(&mut agent, sites).unwrap_err();
+    }
+    recorder::recover();
+    let report = measure(&mut agent, &by("shop-0.example", 602, at + 2), 0.1).unwrap();
+    assert_ne!(report, [0; 5]);
+    recorder::stop();
+    let expected = consumed(&agent.budgets().unwrap());
+    // As a kill leaves it.
+    let image = folder.file("image");
+    for name in ["", "-wal"] {
+        fs::copy(with(&path, name), with(&image, name)).unwrap();
+    }
+    bigbird_store::check(&image).unwrap();
+    let mut agent = open(&image, &config);
+    assert_eq!(consumed(&agent.budgets().unwrap()), expected);
+}
+
+fn with(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }

@@ -1,5 +1,5 @@
 //! A layer below the store that notes every write and every flush, so that a power cut can be
-//! played at each of them; or fails at one of them.
+//! played at each of them; and that fails where a test wants it to.
 #![allow(unsafe_code, reason = "SQLite's interface for this is C")]
 
 use std::collections::HashMap;
@@ -12,11 +12,46 @@ use rusqlite::ffi;
 /// What reached a file.
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
-    Write { offset: usize, data: Vec<u8> },
-    Truncate { size: usize },
+    Write {
+        offset: usize,
+        data: Vec<u8>,
+    },
+    Truncate {
+        size: usize,
+    },
+    Flush,
+    /// A flush that failed: what was written before need not reach the disk, also with a later one.
+    FailedFlush,
+    Delete,
+}
+
+/// What is done to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Truncate,
     Flush,
     Delete,
 }
+
+/// How something fails.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fault {
+    /// Nothing of it happens.
+    Whole(c_int),
+}
+
+impl Fault {
+    fn status(self) -> c_int {
+        match self {
+            Self::Whole(status) => status,
+        }
+    }
+}
+
+/// Decides what fails.
+type Faults = Box<dyn FnMut(&Path, Kind) -> Option<Fault> + Send>;
 
 /// Everything that was noted: which file, and what.
 pub(crate) type Log = Vec<(PathBuf, Operation)>;
@@ -27,8 +62,7 @@ struct Recorder {
     files: HashMap<usize, PathBuf>,
     /// The folder whose files are noted.
     folder: Option<PathBuf>,
-    /// Which write or flush fails, counted from the start, and how.
-    failing: Option<(usize, c_int)>,
+    failing: Option<Faults>,
 }
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
@@ -76,7 +110,27 @@ pub(crate) fn start(folder: &Path) {
 /// From now on, writes and flushes to the files of a folder succeed so many times, and then fail.
 pub(crate) fn fail_after(folder: &Path, successes: usize, status: c_int) {
     start(folder);
-    recorder().as_mut().unwrap().failing = Some((successes, status));
+    let mut left = successes;
+    fail(move |_, kind| {
+        if kind == Kind::Read {
+            return None;
+        }
+        match left.checked_sub(1) {
+            Some(fewer) => left = fewer,
+            None => return Some(Fault::Whole(status)),
+        }
+        None
+    });
+}
+
+/// Lets something decide what fails, in the folder whose files are noted.
+pub(crate) fn fail(faults: impl FnMut(&Path, Kind) -> Option<Fault> + Send + 'static) {
+    recorder().as_mut().unwrap().failing = Some(Box::new(faults));
+}
+
+/// Nothing fails any more.
+pub(crate) fn recover() {
+    recorder().as_mut().unwrap().failing = None;
 }
 
 /// How much was noted.
@@ -93,23 +147,23 @@ pub(crate) fn stop() -> Log {
     std::mem::take(&mut recorder.log)
 }
 
-/// Notes an operation, unless it is to fail: then it gives the status.
-fn note(path: Option<PathBuf>, operation: Operation) -> Result<(), c_int> {
+/// Notes an operation, unless it is to fail: then it gives how.
+fn note(path: Option<PathBuf>, kind: Kind, operation: impl FnOnce() -> Operation) -> Option<Fault> {
     let mut recorder = recorder();
-    let Some(recorder) = recorder.as_mut() else {
-        return Ok(());
-    };
-    if let (Some(path), Some(folder)) = (path, &recorder.folder)
-        && path.starts_with(folder)
-    {
-        if let Some((successes, status)) = recorder.failing
-            && recorder.log.len() >= successes
-        {
-            return Err(status);
-        }
-        recorder.log.push((path, operation));
+    let recorder = recorder.as_mut()?;
+    let (path, folder) = (path?, recorder.folder.as_ref()?);
+    if !path.starts_with(folder) {
+        return None;
     }
-    Ok(())
+    let faults = recorder.failing.as_mut();
+    let fault = faults.and_then(|faults| faults(&path, kind));
+    match (fault, kind) {
+        (None, Kind::Read) => {}
+        (None, _) => recorder.log.push((path, operation())),
+        (Some(_), Kind::Flush) => recorder.log.push((path, Operation::FailedFlush)),
+        (Some(_), _) => {}
+    }
+    fault
 }
 
 fn path_of(file: *mut ffi::sqlite3_file) -> Option<PathBuf> {
@@ -171,6 +225,7 @@ unsafe extern "C" fn open(
                 original,
                 ours: ffi::sqlite3_io_methods {
                     xClose: Some(close),
+                    xRead: Some(read),
                     xWrite: Some(write),
                     xTruncate: Some(truncate),
                     xSync: Some(sync),
@@ -191,8 +246,8 @@ unsafe extern "C" fn delete(
     // SAFETY: as for SQLite's `xDelete`.
     unsafe {
         let path = PathBuf::from(CStr::from_ptr(name).to_str().unwrap());
-        if let Err(status) = note(Some(path), Operation::Delete) {
-            return status;
+        if let Some(fault) = note(Some(path), Kind::Delete, || Operation::Delete) {
+            return fault.status();
         }
         DEFAULT.get().unwrap().1(layer, name, sync_folder)
     }
@@ -207,6 +262,22 @@ unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     }
 }
 
+unsafe extern "C" fn read(
+    file: *mut ffi::sqlite3_file,
+    buffer: *mut c_void,
+    amount: c_int,
+    offset: ffi::sqlite3_int64,
+) -> c_int {
+    // SAFETY: as for SQLite's `xRead`.
+    unsafe {
+        // Nothing is noted of it.
+        if let Some(fault) = note(path_of(file), Kind::Read, || Operation::Flush) {
+            return fault.status();
+        }
+        original(file).xRead.unwrap()(file, buffer, amount, offset)
+    }
+}
+
 unsafe extern "C" fn write(
     file: *mut ffi::sqlite3_file,
     buffer: *const c_void,
@@ -216,16 +287,15 @@ unsafe extern "C" fn write(
     // SAFETY: as for SQLite's `xWrite`: the buffer has that many bytes.
     unsafe {
         let length = usize::try_from(amount).unwrap();
-        let data = std::slice::from_raw_parts(buffer.cast::<u8>(), length).to_vec();
-        let offset_of = usize::try_from(offset).unwrap();
-        let operation = Operation::Write {
-            offset: offset_of,
-            data,
+        let operation = || Operation::Write {
+            offset: usize::try_from(offset).unwrap(),
+            data: std::slice::from_raw_parts(buffer.cast::<u8>(), length).to_vec(),
         };
-        if let Err(status) = note(path_of(file), operation) {
-            return status;
+        let fault = note(path_of(file), Kind::Write, operation);
+        match fault {
+            None => original(file).xWrite.unwrap()(file, buffer, amount, offset),
+            Some(fault) => fault.status(),
         }
-        original(file).xWrite.unwrap()(file, buffer, amount, offset)
     }
 }
 
@@ -233,8 +303,9 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
     // SAFETY: as for SQLite's `xTruncate`.
     unsafe {
         let new_size = usize::try_from(size).unwrap();
-        if let Err(status) = note(path_of(file), Operation::Truncate { size: new_size }) {
-            return status;
+        let operation = || Operation::Truncate { size: new_size };
+        if let Some(fault) = note(path_of(file), Kind::Truncate, operation) {
+            return fault.status();
         }
         original(file).xTruncate.unwrap()(file, size)
     }
@@ -243,8 +314,8 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: as for SQLite's `xSync`.
     unsafe {
-        if let Err(status) = note(path_of(file), Operation::Flush) {
-            return status;
+        if let Some(fault) = note(path_of(file), Kind::Flush, || Operation::Flush) {
+            return fault.status();
         }
         original(file).xSync.unwrap()(file, flags)
     }
