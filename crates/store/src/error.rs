@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bigbird_user_agent::protocol::Reason;
 use rusqlite::ErrorCode;
@@ -58,6 +59,13 @@ pub enum Problem {
     /// It is one, and something in it is not what was written.
     #[error("it is damaged: {0}")]
     Damaged(Damage),
+    /// The file has several names. SQLite's log belongs to a name, so that each would be a store of its
+    /// own, and every budget could be spent once under each.
+    #[error("the file has {links} names (hard links), but only 1 is allowed; delete the others")]
+    Linked {
+        /// How many names it has.
+        links: u64,
+    },
     /// A newer program wrote it.
     #[error("its schema is of version {found}, this program knows up to {known}")]
     NewerSchema {
@@ -179,6 +187,7 @@ impl Problem {
             Self::Exists => "exists",
             Self::NotAStore => "notAStore",
             Self::Damaged(_) => "damaged",
+            Self::Linked { .. } => "linked",
             Self::NewerSchema { .. } => "newerSchema",
             Self::ReadOnly => "readOnly",
             Self::Denied => "denied",
@@ -187,6 +196,12 @@ impl Problem {
             Self::Replaced => "replaced",
             Self::Exhausted(_) => "exhausted",
             Self::HalfDone | Self::Io { .. } | Self::Sqlite(_) => "failed",
+        }
+    }
+
+    pub(crate) fn busy(waited: Duration) -> Self {
+        Self::Busy {
+            waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
         }
     }
 

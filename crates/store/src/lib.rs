@@ -56,6 +56,7 @@ mod schema;
 mod seal;
 mod sites;
 mod store;
+mod temporary;
 mod transaction;
 mod verify;
 mod vfs;

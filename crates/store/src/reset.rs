@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bigbird::{EpochIndex, Timestamp};
 use bigbird_user_agent::State;
@@ -10,7 +11,8 @@ use bigbird_user_agent::State;
 use crate::device::Device;
 use crate::error::{Problem, StoreError};
 use crate::log;
-use crate::store::{self, SqliteStore, StoreOptions, Temporary, absolute, flush_folder};
+use crate::store::{self, SqliteStore, StoreOptions, absolute};
+use crate::temporary::{Making, REPLACED, Temporary, flush_folder, remove_leftovers};
 
 /// What a reset left.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +52,9 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
     if !metadata.is_file() {
         return Err(Problem::NotAStore);
     }
+    remove_leftovers(path, StoreOptions::default().wait);
+    // Nobody takes the second name of the old store for a leftover while we are at it.
+    let _making = Making::beside(path)?;
     // Of a reset that was interrupted, go on with the old store.
     let interrupted = kept_by(path);
     let remembered = remember(interrupted.as_deref().unwrap_or(path));
@@ -61,7 +66,7 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
         ..closed_until_now(old.state, now)
     };
     let new = Temporary::beside(path)?;
-    store::build(&new.0, device, &resets)?;
+    store::build(&new.path, device, &resets)?;
     new.flush()?;
 
     let kept = match interrupted {
@@ -69,10 +74,10 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
         None => keep(path)?,
     };
     let placeholder = Temporary::beside(path)?;
-    let mut file = fs::File::create(&placeholder.0).map_err(Problem::io("replacing it"))?;
+    let mut file = fs::File::create(&placeholder.path).map_err(Problem::io("replacing it"))?;
     write!(file, "{PLACEHOLDER}{}", kept.display())
         .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&placeholder.0, path))
+        .and_then(|()| fs::rename(&placeholder.path, path))
         .map_err(Problem::io("replacing it"))?;
     flush_folder(path)?;
     // Only now: without its log, the old store would have forgotten what was last spent.
@@ -84,7 +89,7 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
     }
     let _ = fs::remove_file(log::index_of(path));
     flush_folder(path)?;
-    fs::rename(&new.0, path).map_err(Problem::io("replacing it"))?;
+    fs::rename(&new.path, path).map_err(Problem::io("replacing it"))?;
     flush_folder(path)?;
     Ok(Reset {
         kept,
@@ -151,7 +156,7 @@ fn remember(path: &Path) -> Option<(Device, Vec<(i64, String)>)> {
 fn keep(path: &Path) -> Result<PathBuf, Problem> {
     for number in 1.. {
         let mut name = path.as_os_str().to_owned();
-        name.push(format!(".replaced-{number}"));
+        name.push(format!("{REPLACED}{number}"));
         let kept = PathBuf::from(name);
         if fs::exists(log::path_of(&kept)).unwrap_or(true) {
             continue;
@@ -187,9 +192,10 @@ pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreE
             return Err(at(Problem::Exists));
         }
     }
+    remove_leftovers(&to, Duration::ZERO);
     let original = SqliteStore::open(path, &StoreOptions::default())?;
     let copy = Temporary::beside(&to).map_err(at)?;
-    let Some(name) = copy.0.to_str() else {
+    let Some(name) = copy.path.to_str() else {
         return Err(at(Problem::Io {
             operation: "naming it",
             source: io::Error::other("its name is not UTF-8"),
@@ -200,7 +206,7 @@ pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreE
         problem @ Problem::Damaged(_) => StoreError::new(original.path(), problem),
         problem => at(problem),
     })?;
-    finish_copy(&copy.0).map_err(at)?;
+    finish_copy(&copy.path).map_err(at)?;
     copy.put_at(&to).map_err(at)
 }
 
@@ -213,6 +219,5 @@ fn finish_copy(path: &Path) -> Result<(), Problem> {
         ..Device::load(&connection)?
     };
     device.save(&connection)?;
-    connection.close().map_err(|(_, error)| error)?;
-    Ok(())
+    store::finish(connection, path)
 }

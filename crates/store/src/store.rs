@@ -2,10 +2,9 @@
 
 use std::cell::Cell;
 use std::ffi::CStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bigbird_user_agent::Storage;
@@ -16,6 +15,7 @@ use crate::device::Device;
 use crate::error::{Damage, Problem, StoreError};
 use crate::log::{self, Log};
 use crate::schema::{self, APPLICATION, MIGRATIONS};
+use crate::temporary::{Temporary, remove_leftovers};
 use crate::transaction::SqliteTransaction;
 use crate::{verify, vfs};
 
@@ -81,6 +81,7 @@ impl SqliteStore {
         let path = absolute(path.as_ref())?;
         let opened = match path.try_exists() {
             Ok(false) => {
+                remove_leftovers(&path, Duration::ZERO);
                 create(&path, Device::new(), &[]).and_then(|()| Self::open_at(&path, options))
             }
             _ => Self::open_at(&path, options),
@@ -88,7 +89,8 @@ impl SqliteStore {
         opened.map_err(|problem| StoreError::new(&path, problem))
     }
 
-    fn open_at(path: &Path, options: &StoreOptions) -> Result<Self, Problem> {
+    pub(crate) fn open_at(path: &Path, options: &StoreOptions) -> Result<Self, Problem> {
+        remove_leftovers(path, Duration::ZERO);
         // The log is looked at without a lock, while another process may be writing, opening or
         // closing it. Damage is still there at a second look.
         const LOOKS: usize = 5;
@@ -104,9 +106,18 @@ impl SqliteStore {
     }
 
     fn try_open(path: &Path, options: &StoreOptions) -> Result<Self, Problem> {
-        let metadata = fs::metadata(path).map_err(Problem::io("opening it"))?;
+        let mut metadata = fs::metadata(path).map_err(Problem::io("opening it"))?;
         if !metadata.is_file() {
             return Err(Problem::NotAStore);
+        }
+        if links(&metadata) > 1 {
+            // Perhaps somebody is creating or resetting it just now, or was killed doing so.
+            remove_leftovers(path, options.wait);
+            metadata = fs::metadata(path).map_err(Problem::io("opening it"))?;
+        }
+        match links(&metadata) {
+            0 | 1 => {}
+            links => return Err(Problem::Linked { links }),
         }
         if metadata.len() == 0 {
             return Err(Damage::Empty.into());
@@ -396,9 +407,7 @@ impl SqliteStore {
     }
 
     fn busy(&self) -> Problem {
-        Problem::Busy {
-            waited_ms: u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX),
-        }
+        Problem::busy(self.wait)
     }
 }
 
@@ -427,7 +436,7 @@ pub(crate) fn create(path: &Path, device: Device, resets: &[(i64, String)]) -> R
         return Err(Damage::Log("is there without the store").into());
     }
     let temporary = Temporary::beside(path)?;
-    build(&temporary.0, device, resets)?;
+    build(&temporary.path, device, resets)?;
     match temporary.put_at(path) {
         // Another process was faster.
         Err(Problem::Exists) => Ok(()),
@@ -452,8 +461,22 @@ pub(crate) fn build(path: &Path, device: Device, resets: &[(i64, String)]) -> Re
             rusqlite::params![at, reason],
         )?;
     }
+    finish(connection, path)
+}
+
+/// Closes a new store, and makes sure that all of it is in the file, as it must be before the file is
+/// put in its place: SQLite does not tell when it fails to move the log into the file while closing.
+pub(crate) fn finish(connection: Connection, path: &Path) -> Result<(), Problem> {
+    let status: i64 =
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if status != 0 {
+        return Err(Problem::busy(Duration::ZERO));
+    }
     connection.close().map_err(|(_, error)| error)?;
-    Ok(())
+    if log::inspect(path)? != Log::Missing {
+        return Err(Damage::Log("of the new file could not be moved into it").into());
+    }
+    verify::check_at(path).map(|_| ())
 }
 
 /// Says more about a file that could not be opened: whether it is of another program or of a newer
@@ -550,103 +573,32 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf, StoreError> {
     found.map_err(|error| StoreError::new(path, Problem::io("finding it")(error)))
 }
 
-/// Flushes the folder of a file, so that its name is as durable as its content.
-pub(crate) fn flush_folder(path: &Path) -> Result<(), Problem> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    // Not every system can.
-    if let Ok(folder) = File::open(folder) {
-        folder
-            .sync_all()
-            .map_err(Problem::io("flushing the folder"))?;
-    }
-    Ok(())
+/// How many names a file has.
+#[cfg(unix)]
+fn links(metadata: &fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::nlink(metadata)
 }
 
-/// A database file that is being made, and goes away unless it is put in its place.
-#[derive(Debug)]
-pub(crate) struct Temporary(pub(crate) PathBuf);
-
-impl Temporary {
-    /// An empty file beside the one that it is for. Only its owner may read it, as it tells what
-    /// the user has seen; SQLite makes the files beside it alike.
-    pub(crate) fn beside(path: &Path) -> Result<Self, Problem> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".new-{}-{count}", std::process::id()));
-        let name = PathBuf::from(name);
-        match create_new(&name) {
-            Ok(()) => Ok(Self(name)),
-            // Left by a process of the same number that was killed.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::beside(path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let folder = path.parent().unwrap_or(Path::new("/"));
-                Err(Problem::NoFolder(folder.to_owned()))
-            }
-            Err(error) => Err(Problem::io("creating it")(error)),
-        }
-    }
-
-    /// Flushes it, now that no connection to it is open.
-    pub(crate) fn flush(&self) -> Result<(), Problem> {
-        let file = File::options().write(true).open(&self.0);
-        file.and_then(|file| file.sync_all())
-            .map_err(Problem::io("flushing the new file"))
-    }
-
-    /// Puts it where there is no file.
-    pub(crate) fn put_at(self, path: &Path) -> Result<(), Problem> {
-        self.flush()?;
-        match fs::hard_link(&self.0, path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(Problem::Exists);
-            }
-            // Not every file system has links. An empty file in its place is refused by whoever
-            // comes in between.
-            Err(_) => create_new(path)
-                .and_then(|()| fs::rename(&self.0, path))
-                .map_err(Problem::io("creating it"))?,
-        }
-        flush_folder(path)
-    }
-}
-
-/// Creates an empty file that only its owner may read, where there is none.
-fn create_new(path: &Path) -> io::Result<()> {
-    let mut options = File::options();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).map(|_| ())
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        for path in [
-            self.0.clone(),
-            log::path_of(&self.0),
-            log::index_of(&self.0),
-        ] {
-            let _ = fs::remove_file(path);
-        }
-    }
+/// Elsewhere it is not known.
+#[cfg(not(unix))]
+fn links(_: &fs::Metadata) -> u64 {
+    1
 }
 
 /// Which file a path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity(u64, u64);
+pub(crate) struct Identity(u64, u64);
 
 impl Identity {
     #[cfg(unix)]
-    fn of(metadata: &fs::Metadata) -> Option<Self> {
+    pub(crate) fn of(metadata: &fs::Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt as _;
         Some(Self(metadata.dev(), metadata.ino()))
     }
 
     /// Elsewhere, a file that is open cannot be replaced.
     #[cfg(not(unix))]
-    fn of(_: &fs::Metadata) -> Option<Self> {
+    pub(crate) fn of(_: &fs::Metadata) -> Option<Self> {
         None
     }
 }

@@ -10,7 +10,7 @@ use rusqlite::{Connection, ffi};
 use crate::device::Device;
 use crate::error::{Damage, Problem, StoreError};
 use crate::seal::Digest;
-use crate::store::{SqliteStore, StoreOptions};
+use crate::store::{SqliteStore, StoreOptions, absolute};
 use crate::transaction::SqliteTransaction;
 use crate::{admissions, filters, impressions, objects, sites};
 
@@ -96,13 +96,15 @@ pub struct Checked {
 /// # Errors
 /// The first thing that is wrong.
 pub fn check(path: impl AsRef<Path>) -> Result<Checked, StoreError> {
-    let mut store = SqliteStore::open(path, &StoreOptions::default())?;
-    let path = store.path().to_owned();
-    let checked = SqliteTransaction::look(&mut store).and_then(|transaction| {
-        structure(transaction.connection())?;
-        everything(&transaction)
-    });
-    checked.map_err(|problem| StoreError::new(&path, problem))
+    let path = absolute(path.as_ref())?;
+    check_at(&path).map_err(|problem| StoreError::new(&path, problem))
+}
+
+pub(crate) fn check_at(path: &Path) -> Result<Checked, Problem> {
+    let mut store = SqliteStore::open_at(path, &StoreOptions::default())?;
+    let transaction = SqliteTransaction::look(&mut store)?;
+    structure(transaction.connection())?;
+    everything(&transaction)
 }
 
 fn structure(connection: &Connection) -> Result<(), Problem> {

@@ -604,6 +604,99 @@ fn a_reset_is_not_taken_back_by_an_older_log() {
     assert!(!bigbird_store::Contents::read(&path).unwrap().state.enabled);
 }
 
+/// Two names of one file are two logs, and every budget twice.
+#[cfg(unix)]
+#[test]
+fn a_file_with_two_names_is_refused() {
+    let folder = folder();
+    let (path, config) = sample(&folder);
+    let second = folder.file("second");
+    fs::hard_link(&path, &second).unwrap();
+    for name in [&path, &second] {
+        let error = try_open(name, &config).unwrap_err();
+        assert_eq!(error.problem().name(), "linked");
+        assert_eq!(
+            error.problem().to_string(),
+            "the file has 2 names (hard links), but only 1 is allowed; delete the others"
+        );
+        assert!(check(name).is_err());
+    }
+    fs::remove_file(&second).unwrap();
+    budgets(&path, &config).unwrap();
+}
+
+/// Creations and resets use second names themselves. One that is killed in between does not make the
+/// store unusable, and leaves nothing that tells what the user has seen.
+#[test]
+fn what_killed_processes_left_is_removed() {
+    let folder = folder();
+    let (path, config) = sample(&folder);
+    let files = |folder: &Folder| {
+        let files = fs::read_dir(folder.path()).unwrap();
+        let mut files: Vec<String> = files
+            .map(|it| it.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        files
+    };
+    let leave = || {
+        // A creation or a copy that was put in its place, and one that was not.
+        fs::hard_link(&path, folder.file("store.new-1-0")).unwrap();
+        for name in ["store.new-1-1", "store.new-1-1-wal", "store.new-1-1-shm"] {
+            fs::write(folder.file(name), "history").unwrap();
+        }
+        // A reset that had not put anything in the old store's place.
+        fs::hard_link(&path, folder.file("store.replaced-1")).unwrap();
+        // Not ours, and not a leftover.
+        fs::write(folder.file("store.new-idea"), "a diary").unwrap();
+        fs::write(folder.file("store.replaced-2"), "an old store").unwrap();
+    };
+    let stays = ["store", "store.new-idea", "store.replaced-2"];
+    leave();
+    budgets(&path, &config).unwrap();
+    assert_eq!(files(&folder), stays);
+    leave();
+    backup(&path, folder.file("copy")).unwrap();
+    fs::remove_file(folder.file("copy")).unwrap();
+    assert_eq!(files(&folder), stays);
+    leave();
+    let kept = reset(&path, "a test", Timestamp(113 * DAY)).unwrap().kept;
+    assert_eq!(kept, folder.file("store.replaced-1"));
+    budgets(&path, &config).unwrap();
+    assert_eq!(
+        files(&folder),
+        [
+            "store",
+            "store.new-idea",
+            "store.replaced-1",
+            "store.replaced-1-wal",
+            "store.replaced-2"
+        ]
+    );
+    // Where there is no store.
+    fs::remove_file(&path).unwrap();
+    fs::write(folder.file("store.new-1-1"), "history").unwrap();
+    drop(open(&path, &config));
+    assert_eq!(files(&folder).len(), 5);
+}
+
+/// Nobody removes what somebody is just making.
+#[cfg(unix)]
+#[test]
+fn what_is_being_made_is_not_a_leftover() {
+    let folder = folder();
+    let (path, config) = sample(&folder);
+    let making = folder.file("store.new-1-0");
+    fs::write(&making, "history").unwrap();
+    let lock = fs::File::open(folder.path()).unwrap();
+    lock.lock_shared().unwrap();
+    budgets(&path, &config).unwrap();
+    assert!(making.exists());
+    lock.unlock().unwrap();
+    budgets(&path, &config).unwrap();
+    assert!(!making.exists());
+}
+
 /// A log without its store would be taken for that of a new one.
 #[test]
 fn a_store_is_not_created_beside_an_old_log() {

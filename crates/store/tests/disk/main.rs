@@ -13,7 +13,8 @@ mod recorder;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{Problem, SqliteStore, StoreOptions};
@@ -441,4 +442,79 @@ fn with(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Makes a store where there is one of that name.
+type Make = fn(&Path) -> Result<(), bigbird_store::StoreError>;
+
+/// SQLite does not tell when it cannot move the log of a new file into the file while closing. No
+/// broken file is put in its place, and nothing is left beside it.
+#[test]
+fn a_disk_that_fails_while_a_store_is_made_leaves_none_or_a_whole_one() {
+    let create: Make = |path| {
+        let made = path.with_file_name("made");
+        SqliteStore::open_or_create(made, &StoreOptions::default()).map(drop)
+    };
+    let backup: Make = |path| bigbird_store::backup(path, path.with_file_name("made"));
+    let reset: Make = |path| bigbird_store::reset(path, "a test", Timestamp(113 * DAY)).map(drop);
+    let _turn = TURN.lock();
+    recorder::install();
+    let folder = folder();
+    let path = folder.file("store");
+    let mut agent = open(&path, &config(Profile::BigBird, 1000));
+    live(&mut agent);
+    agent.into_storage().close().unwrap();
+    for (make, name) in [(create, "made"), (backup, "made"), (reset, "store")] {
+        for (status, once) in [(ffi::SQLITE_FULL, true), (ffi::SQLITE_IOERR_WRITE, false)] {
+            let failures =
+                (0..).take_while(|successes| fails(make, name, &path, *successes, status, once));
+            assert!(failures.count() > 10);
+        }
+    }
+}
+
+/// Makes a store while one operation fails, or all from there on. Says whether there were as many.
+fn fails(
+    make: Make,
+    name: &str,
+    original: &Path,
+    successes: usize,
+    status: i32,
+    once: bool,
+) -> bool {
+    let folder = folder();
+    let path = folder.file("store");
+    fs::copy(original, &path).unwrap();
+    let failed = Arc::new(AtomicBool::new(false));
+    let fails_now = Arc::clone(&failed);
+    let mut met = 0;
+    recorder::start(folder.path());
+    recorder::fail(move |_, kind| {
+        if kind == Kind::Read {
+            return None;
+        }
+        met += 1;
+        let fails = met == successes + 1 || !once && met > successes;
+        fails_now.fetch_or(fails, Ordering::Relaxed);
+        fails.then_some(Fault::Whole(status))
+    });
+    let made = make(&path);
+    recorder::recover();
+    recorder::stop();
+    let made_at = folder.file(name);
+    match &made {
+        Ok(()) => drop(bigbird_store::check(&made_at).unwrap()),
+        Err(error) => {
+            assert!(failed.load(Ordering::Relaxed), "{error}");
+            assert_eq!(error.to_string().lines().count(), 1, "{error}");
+            assert!(name == "store" || !made_at.exists(), "{error}");
+        }
+    }
+    // What was there is still good, or was replaced by what is.
+    bigbird_store::check(&path).unwrap();
+    for file in fs::read_dir(folder.path()).unwrap() {
+        let file = file.unwrap().file_name().into_string().unwrap();
+        assert!(!file.contains(".new-"), "{file}");
+    }
+    failed.load(Ordering::Relaxed)
 }

@@ -1,0 +1,261 @@
+//! Files in the making, beside the store that they are for, and what killed processes left of them.
+//!
+//! A store is created, copied and replaced by making a new file beside its place, completely, and
+//! then giving it its name. Whoever does so holds a shared lock on the folder meanwhile. Who gets the
+//! lock exclusively knows that nobody does: what lies there was left by a process that was killed.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::error::Problem;
+use crate::log;
+use crate::store::Identity;
+
+/// What the names of files in the making have after that of the store.
+const NEW: &str = ".new-";
+
+/// What the names of old stores have that a reset kept, after that of the store.
+pub(crate) const REPLACED: &str = ".replaced-";
+
+/// How long to wait for somebody who removes leftovers, which takes no time.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// Says that somebody is making a file in a folder, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Making {
+    /// None where folders cannot be locked: there, nobody removes anything.
+    _folder: Option<File>,
+}
+
+impl Making {
+    pub(crate) fn beside(path: &Path) -> Result<Self, Problem> {
+        let folder = lock_folder(path, WAIT, File::try_lock_shared)?;
+        Ok(Self { _folder: folder })
+    }
+}
+
+/// Locks the folder of a file, waiting for others. Gives nothing where that cannot be done.
+fn lock_folder(
+    path: &Path,
+    wait: Duration,
+    lock: impl Fn(&File) -> Result<(), TryLockError>,
+) -> Result<Option<File>, Problem> {
+    let Ok(folder) = File::open(folder_of(path)) else {
+        return Ok(None);
+    };
+    let since = Instant::now();
+    loop {
+        match lock(&folder) {
+            Ok(()) => return Ok(Some(folder)),
+            Err(TryLockError::Error(_)) => return Ok(None),
+            Err(TryLockError::WouldBlock) if since.elapsed() >= wait => {
+                return Err(Problem::busy(wait));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Removes what killed processes left beside a store, unless somebody is making a file there for
+/// longer than `wait`: they tell what the user has seen, and a second name for the store would be a
+/// second store.
+///
+/// An old store that a reset kept stays, unless the reset was interrupted before it put anything in
+/// its place: then it is only a second name of the store.
+pub(crate) fn remove_leftovers(path: &Path, wait: Duration) {
+    let Some(store_name) = path.file_name() else {
+        return;
+    };
+    let leftovers = || {
+        let entries = fs::read_dir(folder_of(path)).into_iter().flatten();
+        entries.flatten().filter_map(|entry| {
+            let name = entry.file_name();
+            let left = is_new(&name, store_name)
+                || is_kept(&name, store_name) && same_file(&entry.path(), path);
+            left.then(|| entry.path())
+        })
+    };
+    // Nearly always there is nothing to do.
+    if leftovers().next().is_none() {
+        return;
+    }
+    if let Ok(Some(_folder)) = lock_folder(path, wait, File::try_lock) {
+        for path in leftovers() {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether it is the name of a file in the making, or of one of those that SQLite has beside it.
+fn is_new(name: &OsStr, store_name: &OsStr) -> bool {
+    let Some(rest) = suffix(name, store_name, NEW) else {
+        return false;
+    };
+    let mut parts = rest.split('-');
+    let numbers = [parts.next(), parts.next()];
+    numbers.into_iter().all(|part| part.is_some_and(is_number))
+        && matches!(
+            (parts.next(), parts.next()),
+            (None | Some("wal" | "shm" | "journal"), None)
+        )
+}
+
+fn is_kept(name: &OsStr, store_name: &OsStr) -> bool {
+    suffix(name, store_name, REPLACED).is_some_and(is_number)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What a name has after that of the store and some words.
+fn suffix<'a>(name: &'a OsStr, store_name: &OsStr, words: &str) -> Option<&'a str> {
+    let rest = name.as_encoded_bytes();
+    let rest = rest.strip_prefix(store_name.as_encoded_bytes())?;
+    str::from_utf8(rest.strip_prefix(words.as_bytes())?).ok()
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path| {
+        let metadata = fs::symlink_metadata(path).ok()?;
+        Identity::of(&metadata)
+    };
+    identity(one).is_some_and(|it| Some(it) == identity(other))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// Flushes the folder of a file, so that its name is as durable as its content.
+pub(crate) fn flush_folder(path: &Path) -> Result<(), Problem> {
+    // Not every system can.
+    if let Ok(folder) = File::open(folder_of(path)) {
+        folder
+            .sync_all()
+            .map_err(Problem::io("flushing the folder"))?;
+    }
+    Ok(())
+}
+
+/// A file that is being made, and goes away unless it is put in its place.
+#[derive(Debug)]
+pub(crate) struct Temporary {
+    pub(crate) path: PathBuf,
+    _making: Making,
+}
+
+impl Temporary {
+    /// An empty file beside the one that it is for. Only its owner may read it, as it tells what
+    /// the user has seen; SQLite makes the files beside it alike.
+    pub(crate) fn beside(path: &Path) -> Result<Self, Problem> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let making = Making::beside(path)?;
+        loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!("{NEW}{}-{count}", std::process::id()));
+            let name = PathBuf::from(name);
+            match create_new(&name) {
+                Ok(()) => {
+                    return Ok(Self {
+                        path: name,
+                        _making: making,
+                    });
+                }
+                // Left by a process of the same number that was killed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(Problem::NoFolder(folder_of(path).to_owned()));
+                }
+                Err(error) => return Err(Problem::io("creating it")(error)),
+            }
+        }
+    }
+
+    /// Flushes it, now that no connection to it is open.
+    pub(crate) fn flush(&self) -> Result<(), Problem> {
+        let file = File::options().write(true).open(&self.path);
+        file.and_then(|file| file.sync_all())
+            .map_err(Problem::io("flushing the new file"))
+    }
+
+    /// Puts it where there is no file.
+    pub(crate) fn put_at(self, path: &Path) -> Result<(), Problem> {
+        self.flush()?;
+        match fs::hard_link(&self.path, path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Problem::Exists);
+            }
+            // Not every file system has links. An empty file in its place is refused by whoever
+            // comes in between.
+            Err(_) => create_new(path)
+                .and_then(|()| fs::rename(&self.path, path))
+                .map_err(Problem::io("creating it"))?,
+        }
+        flush_folder(path)
+    }
+}
+
+/// Creates an empty file that only its owner may read, where there is none.
+fn create_new(path: &Path) -> io::Result<()> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map(|_| ())
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        for suffix in ["", "-wal", "-shm", "-journal"] {
+            let _ = fs::remove_file(log::suffixed(&self.path, suffix));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_we_give_are_leftovers() {
+        let is_left = |name: &str| is_new(OsStr::new(name), OsStr::new("a.store"));
+        for name in [
+            "a.store.new-1-0",
+            "a.store.new-123-45-wal",
+            "a.store.new-1-0-shm",
+            "a.store.new-1-0-journal",
+        ] {
+            assert!(is_left(name), "{name}");
+        }
+        for name in [
+            "a.store",
+            "a.store-wal",
+            "a.store.new-",
+            "a.store.new-1",
+            "a.store.new-1-",
+            "a.store.new-1-x",
+            "a.store.new-1-0-old",
+            "a.store.new-1-0-wal-1",
+            "b.store.new-1-0",
+            "a.store.replaced-1",
+            "a.store.newer-1-0",
+        ] {
+            assert!(!is_left(name), "{name}");
+        }
+        assert!(is_kept(
+            OsStr::new("a.store.replaced-12"),
+            OsStr::new("a.store")
+        ));
+        assert!(!is_kept(
+            OsStr::new("a.store.replaced-1-wal"),
+            OsStr::new("a.store")
+        ));
+    }
+}
