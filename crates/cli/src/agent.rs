@@ -7,7 +7,7 @@ use std::time::Duration;
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::protocol::{Pace, Player, Reason, Serving, StreamClock, serve};
-use bigbird_user_agent::{Config, Randomness, Storage, UserAgent};
+use bigbird_user_agent::{Config, Randomness, Rules, Storage, UserAgent};
 
 use crate::clock::wall_clock;
 use crate::{Failed, Finished};
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// How long an epoch is, in days, 1 to 400
-    #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=400))]
+    #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=i64::from(Rules::MAX_EPOCH_DAYS)))]
     epoch_days: u32,
     /// An aggregation service that pages may name; may be given several times
     #[arg(long, value_name = "URL")]

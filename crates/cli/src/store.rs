@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
 use bigbird_store::{Checked, Contents, EpochContents, Problem, Reset, StoreError};
 use bigbird_user_agent::protocol::{budget_json, rules_json};
-use bigbird_user_agent::{Budget, Era};
+use bigbird_user_agent::{Budget, Era, Rules};
 use serde_json::{Value, json};
 
 use crate::clock::wall_clock;
@@ -111,21 +111,41 @@ pub(crate) fn run(command: &Command) -> Finished {
             }
             let given = seconds.map(|seconds| Timestamp(seconds.saturating_mul(1000)));
             let now = given.unwrap_or_else(wall_clock);
-            let Reset { kept, remembered } =
-                bigbird_store::reset(file, reason, now).map_err(|error| unusable(&error))?;
-            let mut text = format!("The old store is {0}, with {0}-wal.\n", kept.display());
-            text.push_str(match remembered {
-                true => "Nothing is attributed to any epoch up to and including the current one.\n",
-                false => {
-                    "The old store could not tell its epochs: new ones begin now, and nothing is \
-                     attributed to the first.\nThe API is enabled: if the user had disabled it, \
-                     disable it again.\n"
-                }
-            });
-            text
+            let done = bigbird_store::reset(file, reason, now).map_err(|error| unusable(&error))?;
+            told_of_reset(&done)
         }
     };
     Ok((text, true))
+}
+
+/// What a reset did, and what it had to assume.
+fn told_of_reset(reset: &Reset) -> String {
+    let kept = reset.kept.display();
+    let mut text = format!(
+        "The old store is {kept}, with {kept}-wal. It tells what the user has seen: delete both when \
+         nobody needs them any more.\n"
+    );
+    if !reset.remembered {
+        let days = Rules::MAX_EPOCH_DAYS;
+        text.push_str(&format!(
+            "The old store could not be read completely, so the worst was assumed: it was used until \
+             now, or until its files were last modified if that is later; its epoch was {days} days \
+             long; and the user had disabled the API.\n"
+        ));
+    }
+    let until = date(reset.closed_until);
+    text.push_str(&format!(
+        "Nothing is attributed to any epoch up to and including the one at {until}.\n"
+    ));
+    text.push_str(match (reset.enabled, reset.remembered) {
+        (true, _) => "",
+        (false, true) => "The API stays disabled, as the user had it.\n",
+        (false, false) => {
+            "The API is disabled. If the user had not disabled it, enable it: `{\"event\": \
+             \"enableAPI\"}` to `bigbird agent`.\n"
+        }
+    });
+    text
 }
 
 /// One line about a store that cannot be used, and what to do about it.
@@ -211,7 +231,13 @@ fn show(contents: &Contents, most: usize) -> Result<String, std::fmt::Error> {
         writeln!(text, "The user has disabled the API.")?;
     }
     if let Some(clear) = state.last_clear {
-        writeln!(text, "History was last cleared on {}.", date(clear))?;
+        if !contents.resets.is_empty() && Some(clear) > state.latest_use {
+            // What could be spent before a reset of a store that could not be read.
+            let until = date(clear);
+            writeln!(text, "Closed up to and including the epoch at {until}.")?;
+        } else {
+            writeln!(text, "History was last cleared on {}.", date(clear))?;
+        }
         if let Some(epoch) = state.timeline.epoch(clear) {
             let next = EpochIndex(epoch.0.saturating_add(1));
             write!(text, "Nothing is measured before epoch {}", next.0)?;

@@ -689,14 +689,27 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
         "100",
     ]);
     assert!(told.contains("store.replaced-1"), "{told}");
+    // It could not be read, and may have been used until its file was written, which is now.
+    assert!(
+        told.contains("its epoch was 400 days long") && told.contains("The API is disabled."),
+        "{told}"
+    );
     let mut agent = Agent::start(&arguments(&store));
-    agent.ask(&save(101, 10, "news.example", 2));
-    let answer = agent.ask(&convert(102, 11, "shop.example", 0.5));
-    assert_eq!(answer["histogram"], json!([0, 0, 0, 0, 0]));
-    let later = 100 + 8 * 86_400;
-    agent.ask(&save(later, 12, "news.example", 2));
-    let answer = agent.ask(&convert(later + 1, 13, "shop.example", 0.5));
-    assert_eq!(answer["histogram"], json!([0, 0, 1, 0, 0]));
+    let converts = |agent: &mut Agent, seconds: i64, action: u64| {
+        agent.ask(&save(seconds, action, "news.example", 2));
+        let answer = agent.ask(&convert(seconds + 1, action + 1, "shop.example", 0.5));
+        answer["histogram"].clone()
+    };
+    let (null, day) = (json!([0, 0, 0, 0, 0]), 86_400);
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let now = i64::try_from(now.as_secs()).unwrap();
+    assert_eq!(converts(&mut agent, 101, 10), null);
+    assert_eq!(converts(&mut agent, now + 410 * day, 12), null);
+    agent.ask(&json!({"event": "enableAPI"}));
+    assert_eq!(converts(&mut agent, 101, 14), null);
+    assert_eq!(converts(&mut agent, now + 399 * day, 16), null);
+    let open = converts(&mut agent, now + 410 * day, 18);
+    assert_eq!(open, json!([0, 0, 1, 0, 0]));
     assert!(agent.end());
     assert!(bigbird(&["store", "show", &path]).contains("Reset on 1970-01-01 00:01 UTC: bit rot"));
     let message = refused(&[

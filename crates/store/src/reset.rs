@@ -1,16 +1,16 @@
 //! Starting over, and copying.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bigbird::{EpochIndex, Timestamp};
-use bigbird_user_agent::State;
+use bigbird_user_agent::{Rules, State};
 
 use crate::device::Device;
 use crate::error::{Problem, StoreError};
-use crate::log;
+use crate::log::{self, Log};
 use crate::store::{self, SqliteStore, StoreOptions, absolute};
 use crate::temporary::{Making, REPLACED, Temporary, flush_folder, remove_leftovers};
 
@@ -19,9 +19,14 @@ use crate::temporary::{Making, REPLACED, Temporary, flush_folder, remove_leftove
 pub struct Reset {
     /// Where the old file is now.
     pub kept: PathBuf,
-    /// Whether the old file still told its set-up, when its epochs begin, and whether the user lets
-    /// the API work.
+    /// Whether the old store still told everything that a reset must know: when its epochs begin and
+    /// end, when it was last used, and whether the user lets the API work. Otherwise the worst was
+    /// assumed.
     pub remembered: bool,
+    /// The new store attributes nothing to any epoch up to and including that of this moment.
+    pub closed_until: Timestamp,
+    /// Whether the API works. If the old store did not tell, it does not.
+    pub enabled: bool,
 }
 
 /// What stands in the place of a store while it is being replaced. No program takes it for a store.
@@ -33,9 +38,10 @@ interrupted: run `bigbird store reset` again.\nThe old store is ";
 ///
 /// It applies the rule for clearing browsing history: no epoch up to and including the current one
 /// is ever attributed to again, so that nothing that was spent comes back. If the old store does not
-/// tell any more when its epochs begin, new ones begin now, so that the current one lasts at least
-/// as long as the old one would have, if epochs have not become shorter since. What the old store does
-/// tell may be older than what was spent, if its log was lost.
+/// tell any more when its epochs end, or its log was lost, so that what it tells may be older than what
+/// was spent, the worst is assumed. The store was used until the latest of `now` and the times at which
+/// its files were last modified, because the clock may be behind. The epoch that it was in is as long
+/// as epochs may be ([`Rules::MAX_EPOCH_DAYS`]). The user had disabled the API.
 ///
 /// Processes that have the old store open notice with their next transaction.
 ///
@@ -57,68 +63,106 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
     let _making = Making::beside(path)?;
     // Of a reset that was interrupted, go on with the old store.
     let interrupted = kept_by(path);
-    let remembered = remember(interrupted.as_deref().unwrap_or(path));
-    let (old, mut resets) = remembered.clone().unwrap_or((Device::new(), Vec::new()));
+    if let Some(kept) = &interrupted {
+        // Perhaps it was interrupted before the log had followed.
+        move_log(path, kept)?;
+    }
+    let old_path = interrupted.as_deref().unwrap_or(path);
+    // Before anybody looks into it.
+    let modified = [path, old_path].map(last_modified);
+    let old = remember(old_path);
+    let mut resets = old.as_ref().map_or_else(Vec::new, |old| old.resets.clone());
     resets.push((now.0, reason.to_owned()));
-    let device = Device {
-        // More than any log of the old store can tell, which would be taken for one of the new one.
-        writes: old.writes.saturating_add(1),
-        ..closed_until_now(old.state, now)
-    };
-    let new = Temporary::beside(path)?;
+    let remembered = old.as_ref().is_some_and(|old| old.whole);
+    let device = closed(old, now, modified.into_iter().flatten().max());
+    let (closed_until, enabled) = (device.state.last_clear, device.state.enabled);
+    let mut new = Temporary::beside(path)?;
     store::build(&new.path, device, &resets)?;
+    new.give_owner_of(&metadata)?;
     new.flush()?;
 
     let kept = match interrupted {
         Some(kept) => kept,
         None => keep(path)?,
     };
-    let placeholder = Temporary::beside(path)?;
-    let mut file = fs::File::create(&placeholder.path).map_err(Problem::io("replacing it"))?;
-    write!(file, "{PLACEHOLDER}{}", kept.display())
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&placeholder.path, path))
-        .map_err(Problem::io("replacing it"))?;
+    let mut placeholder = Temporary::beside(path)?;
+    placeholder.give_owner_of(&metadata)?;
+    let text = format!("{PLACEHOLDER}{}", kept.display());
+    placeholder.write(text.as_bytes())?;
+    placeholder.flush()?;
+    fs::rename(&placeholder.path, path).map_err(Problem::io("replacing it"))?;
     flush_folder(path)?;
     // Only now: without its log, the old store would have forgotten what was last spent.
-    match fs::rename(log::path_of(path), log::path_of(&kept)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Problem::io("moving the write-ahead log")(error));
-        }
-        _ => {}
-    }
+    move_log(path, &kept)?;
     let _ = fs::remove_file(log::index_of(path));
     flush_folder(path)?;
     fs::rename(&new.path, path).map_err(Problem::io("replacing it"))?;
     flush_folder(path)?;
     Ok(Reset {
         kept,
-        remembered: remembered.is_some(),
+        remembered,
+        closed_until: closed_until.unwrap_or(now),
+        enabled,
     })
 }
 
-/// The state of a new store in the place of an old one.
-fn closed_until_now(old: State, now: Timestamp) -> Device {
-    let latest = [Some(now), old.latest, old.latest_use, old.last_clear]
-        .into_iter()
-        .max()
-        .flatten();
+/// The row about the device of a new store in the place of an old one.
+fn closed(old: Option<OldStore>, now: Timestamp, modified: Option<Timestamp>) -> Device {
+    let whole = old.as_ref().is_some_and(|old| old.whole);
+    let old = old.map_or_else(Device::new, |old| old.device);
+    let used = [old.state.latest, old.state.latest_use, Some(now)];
+    let mut latest = used.into_iter().max().flatten();
+    let mut last_clear = old.state.last_clear.max(latest);
+    if !whole {
+        latest = latest.max(modified);
+        let longest = latest.map(|latest| days_after(latest, Rules::MAX_EPOCH_DAYS));
+        last_clear = last_clear.max(longest);
+    }
     let mut state = State {
-        last_clear: latest,
+        enabled: whole && old.state.enabled,
+        last_clear,
         latest,
         latest_use: latest,
-        ..old
+        ..old.state
     };
-    // If it is not known when epochs begin, epoch 0 begins now, and is as long as whoever uses the store
-    // next has it.
-    let current = latest.and_then(|latest| state.timeline.epoch(latest));
-    let after = current.map_or(1, |current| current.0.saturating_add(1));
+    // If it is not known when epochs begin, epoch 0 begins at the end of what must be closed, and is
+    // closed too, as long as whoever uses the store next has it.
+    let last = last_clear.and_then(|last| state.timeline.epoch(last));
+    let after = last.map_or(1, |last| last.0.saturating_add(1));
     state.first_epoch = state.first_epoch.max(EpochIndex(after));
     state.timeline.prune_before(state.first_epoch);
+    // More than any log of the old store can tell, which would otherwise be taken for one of the new
+    // one. No store writes a thousand times a second for as long as there are clocks.
+    let unknown = match whole {
+        true => 0,
+        false => latest.map_or(0, |latest| u64::try_from(latest.0).unwrap_or(0)),
+    };
     Device {
         state,
+        writes: old.writes.max(unknown).saturating_add(1),
         ..Device::new()
     }
+}
+
+fn days_after(moment: Timestamp, days: u32) -> Timestamp {
+    const DAY_MS: i64 = 86_400_000;
+    Timestamp(moment.0.saturating_add(i64::from(days) * DAY_MS))
+}
+
+/// When a store was last written, as the file system tells: the file or its log.
+fn last_modified(path: &Path) -> Option<Timestamp> {
+    let modified = |path: &Path| {
+        let modified = fs::metadata(path).ok()?.modified().ok()?;
+        let ms = match modified.duration_since(UNIX_EPOCH) {
+            Ok(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
+            Err(before) => {
+                let before = i64::try_from(before.duration().as_millis());
+                before.map_or(i64::MIN, |before| -before)
+            }
+        };
+        Some(Timestamp(ms))
+    };
+    modified(path).max(modified(&log::path_of(path)))
 }
 
 /// Where the old store is, if this is what an interrupted reset left.
@@ -130,16 +174,36 @@ fn kept_by(path: &Path) -> Option<PathBuf> {
     kept.exists().then_some(kept)
 }
 
+/// What an old store still tells.
+struct OldStore {
+    device: Device,
+    resets: Vec<(i64, String)>,
+    /// Whether nothing later was lost with its log.
+    whole: bool,
+}
+
 /// What the old store still tells: the row about the device, if it is intact, and earlier resets.
-fn remember(path: &Path) -> Option<(Device, Vec<(i64, String)>)> {
+fn remember(path: &Path) -> Option<OldStore> {
+    let log = log::inspect(path);
     let connection = store::connect(path).ok()?;
     // It is to be kept as it is.
     store::keep_log(&connection, true).ok()?;
-    let device = Device::load_any(&connection);
-    // The log may be older than the file.
+    let logged = Device::load_any(&connection).ok();
     let file = store::connect_alone(path).and_then(|file| Device::load_any(&file));
-    let found = [device.ok(), file.ok()].into_iter().flatten();
-    let device = found.max_by_key(|device| device.writes)?;
+    let writes = |device: &Option<Device>| device.as_ref().map(|device| device.writes);
+    // The log may be older than the file.
+    let (device, whole) = match file.ok() {
+        file if writes(&file) > writes(&logged) => {
+            let device = file?;
+            let whole = device.closed_cleanly;
+            (device, whole)
+        }
+        _ => {
+            let device = logged?;
+            let whole = device.closed_cleanly || matches!(log, Ok(Log::Sound));
+            (device, whole && log.is_ok())
+        }
+    };
     let resets = (|| {
         let mut statement = connection
             .prepare("SELECT at, reason FROM reset ORDER BY at")
@@ -149,7 +213,21 @@ fn remember(path: &Path) -> Option<(Device, Vec<(i64, String)>)> {
             .ok()?;
         resets.collect::<Result<_, _>>().ok()
     })();
-    Some((device, resets.unwrap_or_default()))
+    Some(OldStore {
+        device,
+        resets: resets.unwrap_or_default(),
+        whole,
+    })
+}
+
+/// Moves the log of an old store to where the old store is.
+fn move_log(path: &Path, kept: &Path) -> Result<(), Problem> {
+    match fs::rename(log::path_of(path), log::path_of(kept)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Problem::io("moving the write-ahead log")(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Gives the file at a path a second name, and says which.
@@ -166,7 +244,9 @@ fn keep(path: &Path) -> Result<PathBuf, Problem> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             // Not every file system has links.
             Err(_) if !fs::exists(&kept).unwrap_or(true) => {
-                fs::copy(path, &kept).map_err(Problem::io("keeping the old file"))?;
+                let copied = fs::copy(path, &kept)
+                    .and_then(|_| fs::File::options().append(true).open(&kept)?.sync_all());
+                copied.map_err(Problem::io("keeping the old file"))?;
                 return Ok(kept);
             }
             Err(_) => {}

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -146,6 +146,10 @@ pub(crate) fn flush_folder(path: &Path) -> Result<(), Problem> {
 #[derive(Debug)]
 pub(crate) struct Temporary {
     pub(crate) path: PathBuf,
+    /// As it was created: what is at the path may be something else by now, if others may write in the
+    /// folder. It is closed before it is put in its place, because closing it takes away the locks
+    /// that this process has on the file by then.
+    file: Option<File>,
     _making: Making,
 }
 
@@ -161,9 +165,10 @@ impl Temporary {
             name.push(format!("{NEW}{}-{count}", std::process::id()));
             let name = PathBuf::from(name);
             match create_new(&name) {
-                Ok(()) => {
+                Ok(file) => {
                     return Ok(Self {
                         path: name,
+                        file: Some(file),
                         _making: making,
                     });
                 }
@@ -177,15 +182,50 @@ impl Temporary {
         }
     }
 
-    /// Flushes it, now that no connection to it is open.
-    pub(crate) fn flush(&self) -> Result<(), Problem> {
-        let file = File::options().write(true).open(&self.path);
-        file.and_then(|file| file.sync_all())
-            .map_err(Problem::io("flushing the new file"))
+    /// Writes a text into it.
+    pub(crate) fn write(&mut self, text: &[u8]) -> Result<(), Problem> {
+        match &mut self.file {
+            Some(file) => file
+                .write_all(text)
+                .map_err(Problem::io("writing the new file")),
+            None => Ok(()),
+        }
+    }
+
+    /// Flushes it for good, now that no connection to it is open.
+    pub(crate) fn flush(&mut self) -> Result<(), Problem> {
+        match self.file.take() {
+            Some(file) => file
+                .sync_all()
+                .map_err(Problem::io("flushing the new file")),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives it the owner, the group and the permissions of another file: who starts over as another
+    /// user, such as root, leaves a store that its owner can use.
+    #[cfg(unix)]
+    pub(crate) fn give_owner_of(&self, old: &fs::Metadata) -> Result<(), Problem> {
+        use std::os::unix::fs::{MetadataExt as _, fchown};
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let given = file.metadata().and_then(|new| {
+            if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+                fchown(file, Some(old.uid()), Some(old.gid()))?;
+            }
+            file.set_permissions(old.permissions())
+        });
+        given.map_err(Problem::io("giving the new file the owner of the old one"))
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn give_owner_of(&self, _: &fs::Metadata) -> Result<(), Problem> {
+        Ok(())
     }
 
     /// Puts it where there is no file.
-    pub(crate) fn put_at(self, path: &Path) -> Result<(), Problem> {
+    pub(crate) fn put_at(mut self, path: &Path) -> Result<(), Problem> {
         self.flush()?;
         match fs::hard_link(&self.path, path) {
             Ok(()) => {}
@@ -195,7 +235,7 @@ impl Temporary {
             // Not every file system has links. An empty file in its place is refused by whoever
             // comes in between.
             Err(_) => create_new(path)
-                .and_then(|()| fs::rename(&self.path, path))
+                .and_then(|_| fs::rename(&self.path, path))
                 .map_err(Problem::io("creating it"))?,
         }
         flush_folder(path)
@@ -203,12 +243,12 @@ impl Temporary {
 }
 
 /// Creates an empty file that only its owner may read, where there is none.
-fn create_new(path: &Path) -> io::Result<()> {
+fn create_new(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).map(|_| ())
+    options.open(path)
 }
 
 impl Drop for Temporary {

@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{Damage, Problem, SqliteStore, StoreError, StoreOptions, backup, check, reset};
@@ -30,6 +31,12 @@ fn sample(folder: &Folder) -> (PathBuf, Config) {
 fn log_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
+    name.into()
+}
+
+fn index_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-shm");
     name.into()
 }
 
@@ -713,51 +720,133 @@ fn a_store_is_not_created_beside_an_old_log() {
     assert!(!image.exists());
 }
 
-/// Whatever is wrong with it, a store that was reset gives nothing back.
-#[test]
-fn a_reset_brings_no_budget_back() {
-    for damage in [None, Some(50)] {
-        let folder = folder();
-        let (path, config) = sample(&folder);
-        let options = bigbird_user_agent::ImpressionOptions::new(1);
-        if let Some(place) = damage {
-            let mut content = fs::read(&path).unwrap();
-            content[place] ^= 1;
-            fs::write(&path, content).unwrap();
-        }
-        let now = 113 * DAY;
-        let done = reset(&path, "a test", Timestamp(now)).unwrap();
-        assert_eq!(done.remembered, damage.is_none(), "{damage:?}");
-        assert!(done.kept.exists());
-        check(&path).unwrap();
+/// Sets when a file was last written.
+fn touch(path: &Path, at: i64) {
+    let file = fs::File::options().append(true).open(path).unwrap();
+    let since = Duration::from_millis(u64::try_from(at).unwrap());
+    file.set_modified(UNIX_EPOCH + since).unwrap();
+}
 
-        let mut agent = try_open(&path, &config).unwrap();
-        let mut last_null = now;
-        // An ad and a purchase every hour for three epochs.
-        for hour in 0..3 * 7 * 24 {
-            let at = now + hour * 3_600_000;
-            let number = 2000 + 2 * u64::try_from(hour).unwrap();
-            agent
-                .save_impression(&by("news-1.example", number, at), &options)
-                .unwrap();
-            let call = by("shop-1.example", number + 1, at + 1);
-            if measure(&mut agent, &call, 0.001)
-                .unwrap()
-                .iter()
-                .all(|bucket| *bucket == 0)
-            {
-                last_null = at;
-            }
-        }
-        let closed = last_null - now;
-        if damage.is_none() {
-            // The old epochs go on: this one had begun two days before.
-            assert!((4 * DAY..6 * DAY).contains(&closed), "{}", closed / DAY);
-        } else {
-            // A whole epoch, because nobody knows when the old one would have ended.
-            assert!((6 * DAY..=7 * DAY).contains(&closed), "{}", closed / DAY);
+/// The last moment, of one in each period for a while, at which an ad and a purchase give an empty
+/// report.
+fn closed_until(agent: &mut Agent, from: i64, period: i64, periods: i64) -> i64 {
+    let options = bigbird_user_agent::ImpressionOptions::new(1);
+    let mut last_null = from;
+    for number in 0..periods {
+        let at = from + number * period;
+        let action = 2000 + 2 * u64::try_from(number).unwrap();
+        agent
+            .save_impression(&by("news-1.example", action, at), &options)
+            .unwrap();
+        let call = by("shop-1.example", action + 1, at + 1);
+        let report = measure(agent, &call, 0.001).unwrap();
+        if report.iter().all(|bucket| *bucket == 0) {
+            last_null = at;
         }
     }
+    last_null
+}
+
+/// A store that was reset gives nothing back: its epochs go on, after the current one.
+#[test]
+fn a_reset_brings_no_budget_back() {
+    const HOUR: i64 = DAY / 24;
+    let folder = folder();
+    let (path, config) = sample(&folder);
+    let now = 113 * DAY;
+    let done = reset(&path, "a test", Timestamp(now)).unwrap();
+    assert!(done.remembered && done.enabled);
+    assert!(done.kept.exists());
+    check(&path).unwrap();
+    let mut agent = try_open(&path, &config).unwrap();
+    let last_null = closed_until(&mut agent, now, HOUR, 3 * 7 * 24);
+    // This epoch had begun two days before.
+    let closed = last_null - now;
+    assert!((4 * DAY..6 * DAY).contains(&closed), "{}", closed / DAY);
+    assert_eq!(done.closed_until, Timestamp(now));
+}
+
+/// A store that cannot be read does not tell how long its epoch was, nor how late it was used, nor
+/// whether the user wanted it to work. The clock of the reset may be behind, and the next program may
+/// have shorter epochs.
+#[test]
+fn a_reset_assumes_the_worst_of_what_cannot_be_read() {
+    const UNREADABLE: fn(&Path) = |path| fs::write(path, vec![7; 3 * PAGE]).unwrap();
+    const HEADER: fn(&Path) = |path| {
+        let mut content = fs::read(path).unwrap();
+        content[50] ^= 1;
+        fs::write(path, content).unwrap();
+    };
+    // What the file alone tells may be older than what was spent, and so may the rules.
+    const LOG_LOST: fn(&Path) = |path| fs::remove_file(log_of(path)).unwrap();
+    let late = 130 * DAY;
+    for (damage, killed) in [(UNREADABLE, false), (HEADER, false), (LOG_LOST, true)] {
+        // The clock is right, or behind.
+        for now in [late, 113 * DAY, 50 * DAY] {
+            let folder = folder();
+            let (path, config) = sample(&folder);
+            let mut agent = open(&path, &config);
+            spend_more(&mut agent, 1);
+            let path = if killed {
+                let image = folder.file("killed");
+                fs::copy(&path, &image).unwrap();
+                fs::copy(log_of(&path), log_of(&image)).unwrap();
+                image
+            } else {
+                agent.into_storage().close().unwrap();
+                path
+            };
+            damage(&path);
+            touch(&path, late);
+            let done = reset(&path, "a test", Timestamp(now)).unwrap();
+            assert!(!done.remembered && !done.enabled);
+            check(&path).unwrap();
+
+            for epoch_days in [1, 7, 30] {
+                let config = Config {
+                    epoch_days,
+                    ..config.clone()
+                };
+                let copy = folder.file(&format!("copy-{epoch_days}"));
+                backup(&path, &copy).unwrap();
+                let mut agent = try_open(&copy, &config).unwrap();
+                // Disabled, until the user enables it.
+                let after = late + 500 * DAY;
+                assert_eq!(closed_until(&mut agent, after, DAY, 2), after + DAY);
+                drop(agent);
+                fs::remove_file(&copy).unwrap();
+                backup(&path, &copy).unwrap();
+                let mut agent = try_open(&copy, &config).unwrap();
+                agent.set_enabled(true).unwrap();
+                let last_null = closed_until(&mut agent, now, DAY, (late - now) / DAY + 440);
+                let closed = (last_null - late) / DAY;
+                // The epoch of that moment is closed as a whole.
+                let longest = 400 + i64::from(epoch_days.max(7));
+                assert!((400..=longest).contains(&closed), "{closed} days");
+                assert_eq!(done.closed_until, Timestamp(late + 400 * DAY));
+            }
+        }
+    }
+}
+
+/// A reset by root, as a service may do it, leaves a store that its owner can use.
+#[cfg(unix)]
+#[test]
+fn a_reset_keeps_the_owner_and_the_permissions() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    let folder = folder();
+    let (path, _) = sample(&folder);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    // Only root may give files away.
+    let given = chown(&path, Some(12_345), Some(54_321)).is_ok();
+    let of = |path: &Path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.uid(), metadata.gid(), metadata.mode())
+    };
+    let before = of(&path);
+    assert!(!given || before.0 == 12_345);
+    reset(&path, "a test", Timestamp(113 * DAY)).unwrap();
+    assert_eq!(of(&path), before);
 }
 
 /// Who has the old store open when it is replaced does not go on with it.
@@ -803,13 +892,21 @@ fn a_copy_is_a_store() {
 fn an_error_while_opening_loses_nothing() {
     let folder = folder();
     let (image, config, history) = in_use(&folder, 3);
-    let mut index = image.as_os_str().to_owned();
-    index.push("-shm");
+    let index = index_of(&image);
     // SQLite cannot make its index where a folder is.
     fs::create_dir(&index).unwrap();
     assert!(budgets(&image, &config).is_err());
     fs::remove_dir(&index).unwrap();
     assert_eq!(Some(&budgets(&image, &config).unwrap()), history.last());
+}
+
+/// The text that stands in the place of a store that is being reset.
+fn placeholder(kept: &Path) -> String {
+    format!(
+        "This Big Bird store is being reset. If this file stays, the reset was interrupted: run \
+         `bigbird store reset` again.\nThe old store is {}",
+        kept.display()
+    )
 }
 
 /// A reset that was interrupted left a text in the place of the store: another goes on with it.
@@ -822,18 +919,28 @@ fn an_interrupted_reset_is_taken_up() {
     drop(agent);
     let kept = reset(&path, "first", Timestamp(113 * DAY)).unwrap().kept;
     // As it was before the new store was put in its place.
-    let text = format!(
-        "This Big Bird store is being reset. If this file stays, the reset was interrupted: run \
-         `bigbird store reset` again.\nThe old store is {}",
-        kept.display()
-    );
-    fs::write(&path, text).unwrap();
+    fs::write(&path, placeholder(&kept)).unwrap();
     let error = check(&path).unwrap_err();
     assert!(matches!(error.problem(), Problem::NotAStore), "{error}");
     let done = reset(&path, "second", Timestamp(113 * DAY)).unwrap();
     assert_eq!((done.kept, done.remembered), (kept, true));
     // The user had disabled it, and still has.
     assert!(!bigbird_store::Contents::read(&path).unwrap().state.enabled);
+}
+
+/// Also one that was interrupted before the log had followed the old store, without which the old store
+/// does not tell everything.
+#[test]
+fn an_interrupted_reset_finds_the_log_of_the_old_store() {
+    let folder = folder();
+    let (image, _, _) = in_use(&folder, 2);
+    let kept = folder.file("image.replaced-1");
+    fs::rename(&image, &kept).unwrap();
+    fs::write(&image, placeholder(&kept)).unwrap();
+    let done = reset(&image, "second", Timestamp(116 * DAY)).unwrap();
+    assert!(done.remembered && done.enabled);
+    assert_eq!(done.kept, kept);
+    assert!(log_of(&kept).exists() && !log_of(&image).exists());
 }
 
 /// What is half done cannot be finished, whoever passes over an error.
@@ -857,39 +964,6 @@ fn a_transaction_that_failed_cannot_be_finished() {
     tx.apply(&ChangeSet::default()).unwrap();
     let error = tx.commit().unwrap_err();
     assert!(matches!(error.problem(), Problem::HalfDone), "{error}");
-}
-
-/// A store that is unreadable tells nothing of its epochs: the one that begins with the reset is closed as
-/// a whole, and is as long as that of whoever uses the store next.
-#[test]
-fn a_reset_that_remembers_nothing_closes_a_whole_epoch() {
-    let folder = folder();
-    let path = folder.file("store");
-    let config = Config {
-        epoch_days: 30,
-        ..config(Profile::BigBird, 1000)
-    };
-    let mut agent = open(&path, &config);
-    let save = |agent: &mut Agent, action: u64, day: i64| {
-        let call = by("news-0.example", action, day * DAY);
-        let options = bigbird_user_agent::ImpressionOptions::new(1);
-        agent.save_impression(&call, &options).unwrap();
-    };
-    save(&mut agent, 1, 100);
-    drop(agent);
-    fs::write(&path, vec![7; 3 * PAGE]).unwrap();
-    assert!(
-        !reset(&path, "unreadable", Timestamp(101 * DAY))
-            .unwrap()
-            .remembered
-    );
-    let mut agent = open(&path, &config);
-    for (action, day, found) in [(10, 102, 0), (20, 108, 0), (30, 130, 0), (40, 132, 3)] {
-        save(&mut agent, action, day);
-        let call = by("shop-0.example", action + 1, day * DAY + 1000);
-        let report = measure(&mut agent, &call, 0.1).unwrap();
-        assert_eq!(report.iter().sum::<u32>(), found, "day {day}");
-    }
 }
 
 /// A store of an earlier version that cannot be opened any more still tells what a reset must know.

@@ -65,6 +65,10 @@ impl fmt::Display for Rules {
 }
 
 impl Rules {
+    /// The longest epochs that are supported, in days. A store that was lost is closed for as long,
+    /// because the epoch that it was in may have been one of them.
+    pub const MAX_EPOCH_DAYS: u32 = 400;
+
     /// How long an epoch is.
     fn period_ms(&self) -> i64 {
         period_ms(self.epoch_days)
