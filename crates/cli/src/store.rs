@@ -152,6 +152,7 @@ fn told_of_reset(reset: &Reset) -> String {
 pub(crate) fn unusable(error: &StoreError) -> Failed {
     let advice = match error.problem() {
         Problem::Damaged(_) => "; `bigbird store reset` starts over without giving budgets back",
+        problem if problem.is_transient() => "; nothing was lost, try again",
         _ => "",
     };
     Failed::because(format!("{error}{advice}"))

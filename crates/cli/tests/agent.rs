@@ -611,6 +611,42 @@ fn a_store_that_may_not_be_written_is_refused() {
     assert!(output.stdout.is_empty());
 }
 
+/// Too many open files are neither damage nor a matter of permission: they are told as what they are,
+/// with the advice to try again.
+#[cfg(unix)]
+#[test]
+fn too_many_open_files_are_told_as_such() {
+    let folder = folder();
+    let store = folder.file("store");
+    assert!(Agent::start(&arguments(&store)).end());
+    let mut told_of = 0;
+    for files in 3..20 {
+        let output = Command::new("sh")
+            .args(["-c", "ulimit -n $0; exec \"$1\" store check \"$2\""])
+            .arg(files.to_string())
+            .arg(env!("CARGO_BIN_EXE_bigbird"))
+            .arg(&store)
+            .output()
+            .unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        // Without any file, not even the program starts.
+        if message.contains("store: ") {
+            told_of += 1;
+            assert!(
+                message.ends_with("; nothing was lost, try again\n"),
+                "{files}: {message}"
+            );
+        }
+    }
+    assert!(told_of > 0);
+    let output = Command::new(env!("CARGO_BIN_EXE_bigbird"))
+        .args(["store", "check"])
+        .arg(&store)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 #[test]
 fn a_store_can_be_looked_into_checked_copied_and_reset() {
     let folder = folder();

@@ -10,6 +10,8 @@ use rusqlite::ErrorCode;
 use rusqlite::ffi;
 use thiserror::Error;
 
+use crate::vfs;
+
 /// What failed, and on which file.
 ///
 /// Whatever it is, nothing was released and nothing was forgotten: the transaction did not happen,
@@ -162,13 +164,19 @@ impl From<rusqlite::Error> for Problem {
             (_, ffi::SQLITE_IOERR_SHORT_READ) => {
                 Damage::Structure("the file is too short".to_owned()).into()
             }
+            // SQLite takes some pages for damaged that the system failed to read.
+            (ErrorCode::DatabaseCorrupt, _) if vfs::take_read_failure() => Self::unread(),
             (ErrorCode::DatabaseCorrupt, _) => {
                 Damage::Structure("its pages do not fit together".to_owned()).into()
             }
             (ErrorCode::NotADatabase, _) => Self::NotAStore,
-            (ErrorCode::ReadOnly, _) => Self::ReadOnly,
-            (ErrorCode::CannotOpen | ErrorCode::PermissionDenied, _) => Self::Denied,
+            (ErrorCode::ReadOnly, code) => read_only(code),
+            (ErrorCode::PermissionDenied, _) => Self::Denied,
             (ErrorCode::DiskFull, _) => Self::Full,
+            (ErrorCode::CannotOpen | ErrorCode::SystemIoFailure, code) => {
+                vfs::take_read_failure();
+                system_failure(operation_of(code), vfs::take_system_error(), error)
+            }
             // Every statement is our own: if one does not fit, the schema is not ours.
             (ErrorCode::Unknown, _) if failure.extended_code == ffi::SQLITE_ERROR => {
                 Damage::Structure(error.to_string()).into()
@@ -178,7 +186,75 @@ impl From<rusqlite::Error> for Problem {
     }
 }
 
+/// What SQLite tried when it could not open, read or write a file.
+fn operation_of(extended_code: i32) -> &'static str {
+    match extended_code {
+        ffi::SQLITE_IOERR_READ | ffi::SQLITE_IOERR_CORRUPTFS => "reading it",
+        ffi::SQLITE_IOERR_WRITE => "writing it",
+        ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC => "flushing it",
+        ffi::SQLITE_IOERR_TRUNCATE => "cutting it off",
+        ffi::SQLITE_IOERR_SHMOPEN
+        | ffi::SQLITE_IOERR_SHMSIZE
+        | ffi::SQLITE_IOERR_SHMLOCK
+        | ffi::SQLITE_IOERR_SHMMAP => "using the index of its log",
+        ffi::SQLITE_IOERR_LOCK | ffi::SQLITE_IOERR_UNLOCK | ffi::SQLITE_IOERR_RDLOCK => {
+            "locking it"
+        }
+        code if code & 0xff == ffi::SQLITE_CANTOPEN => "opening it or its log",
+        _ => "using it",
+    }
+}
+
+/// A store that may not be written is refused before anything else. After that, it is the log or its
+/// index that SQLite could not open for writing, for whatever reason, and opened for reading instead.
+fn read_only(extended_code: i32) -> Problem {
+    match extended_code {
+        ffi::SQLITE_READONLY_DIRECTORY => Problem::ReadOnly,
+        _ => Problem::Io {
+            operation: "opening its log and the index of the log (-wal, -shm) for writing",
+            source: io::Error::other("SQLite could only read them"),
+        },
+    }
+}
+
+/// A failure of the system, as the system tells it. It may be gone when somebody tries again, so it is
+/// not damage.
+fn system_failure(
+    operation: &'static str,
+    source: Option<io::Error>,
+    error: rusqlite::Error,
+) -> Problem {
+    match source {
+        Some(source) => match source.kind() {
+            io::ErrorKind::StorageFull => Problem::Full,
+            io::ErrorKind::ReadOnlyFilesystem => Problem::ReadOnly,
+            io::ErrorKind::PermissionDenied => Problem::Denied,
+            _ => Problem::Io { operation, source },
+        },
+        None => Problem::Io {
+            operation,
+            source: io::Error::other(error),
+        },
+    }
+}
+
 impl Problem {
+    /// A failure of the system to read pages, which is not damage.
+    pub(crate) fn unread() -> Self {
+        let source = vfs::take_system_error();
+        let source = source.unwrap_or_else(|| io::Error::other("disk I/O error"));
+        let operation = "reading it";
+        Self::Io { operation, source }
+    }
+
+    /// Whether it may be gone when somebody tries again, because the system failed and not the store.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Full | Self::Busy { .. } | Self::Io { .. } | Self::Sqlite(_)
+        )
+    }
+
     /// What is wrong, in a word: for programs.
     pub fn name(&self) -> &'static str {
         match self {

@@ -124,6 +124,12 @@ impl SqliteStore {
         }
         let log = log::inspect(path)?;
         let connection = connect(path)?;
+        // Whoever may not write the store would leave an index beside it that has the same
+        // permissions, and that its owner cannot write later. The same holds for root, who could
+        // write it all the same.
+        if metadata.permissions().readonly() || connection.is_readonly("main")? {
+            return Err(Problem::ReadOnly);
+        }
         // Before anything is read: else SQLite removes the log when this connection is closed and
         // no other is open, whatever went wrong.
         keep_log(&connection, true)?;
@@ -154,9 +160,9 @@ impl SqliteStore {
     /// Refuses a log that is older than the file, which would take the file back to an earlier state.
     ///
     /// Whatever is in the file came out of its log, which was flushed before. So the log leads to what
-    /// the file alone says, or to something later, however the store was left. If what the file alone
-    /// says cannot be read, it may be that somebody was killed while he moved the log into it, and
-    /// the log tells what belongs there.
+    /// the file alone says, or to something later, however the store was left. A file that cannot be
+    /// read alone may be one whose process was killed while it moved the log into it: then the log has
+    /// what belongs there.
     fn refuse_older_log(&self) -> Result<(), Problem> {
         // Under the lock, so that nobody writes a transaction, and moves it into the file, in between.
         self.begin_immediate()?;
@@ -357,6 +363,8 @@ impl SqliteStore {
     }
 
     fn begin_immediate(&self) -> Result<(), Problem> {
+        // What could not be read before, while closing for example, does not explain damage from here on.
+        vfs::take_read_failure();
         let mut statement = self.connection.prepare_cached("BEGIN IMMEDIATE")?;
         let begun = statement.execute([]);
         begun.map_err(|error| self.waited(error.into()))?;
@@ -525,6 +533,7 @@ fn connect_through(layer: &CStr, flags: OpenFlags, path: &Path) -> Result<Connec
             source,
         });
     }
+    vfs::take_read_failure();
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags_and_vfs(path, flags, layer)?;
     connection.set_prepared_statement_cache_capacity(64);
@@ -547,6 +556,10 @@ pub(crate) fn set_up(connection: &Connection) -> Result<(), Problem> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL;
+         -- Where flushing leaves it to the disk when to write (macOS), ask the disk too. Elsewhere
+         -- these do nothing.
+         PRAGMA fullfsync = ON;
+         PRAGMA checkpoint_fullfsync = ON;
          PRAGMA secure_delete = ON;
          PRAGMA temp_store = MEMORY;
          PRAGMA cache_size = -32768;

@@ -12,7 +12,7 @@ use crate::error::{Damage, Problem, StoreError};
 use crate::seal::Digest;
 use crate::store::{SqliteStore, StoreOptions, absolute};
 use crate::transaction::SqliteTransaction;
-use crate::{admissions, filters, impressions, objects, sites};
+use crate::{admissions, filters, impressions, objects, sites, vfs};
 
 /// Verifies every row of the ledger, the digest over them, and that no filter or cap holds more
 /// than it may.
@@ -108,9 +108,13 @@ pub(crate) fn check_at(path: &Path) -> Result<Checked, Problem> {
 }
 
 fn structure(connection: &Connection) -> Result<(), Problem> {
+    vfs::take_read_failure();
     let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     if found == "ok" {
         return Ok(());
+    }
+    if vfs::take_read_failure() {
+        return Err(Problem::unread());
     }
     // SQLite tells only the number of what we said.
     if found.contains(&ffi::SQLITE_IOERR_DATA.to_string()) {

@@ -7,14 +7,15 @@
 //! everything else, is left to SQLite's default layer.
 //!
 //! SQLite's interface for this is C: a table of functions for a file system, and one for each open
-//! file. We copy both tables and replace four functions: opening, reading, writing, and telling how a
-//! file may be read.
+//! file. We copy both tables and replace five functions: opening, reading, writing, telling how a
+//! file may be read, and telling what the system said when something failed.
 //!
 //! There are two such layers. The second one tells SQLite that a file never changes, so that SQLite
 //! reads the file alone, without its log and without locks.
 #![allow(unsafe_code, reason = "SQLite's interface for this is C")]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rusqlite::ffi;
@@ -71,6 +72,8 @@ enum Use {
     Database,
     /// As a database that SQLite is told never changes, without its log.
     Alone,
+    /// As the log of a database.
+    Log,
 }
 
 /// The functions of an open file, with what they were before.
@@ -94,6 +97,52 @@ unsafe impl Sync for Methods {}
 /// One for each table of functions that the default layer has: it has a few, for ways of locking.
 static METHODS: Mutex<Vec<&'static Methods>> = Mutex::new(Vec::new());
 
+type LastError = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, c_int, *mut c_char) -> c_int;
+
+/// How the default layer tells what the system said last.
+static LAST_ERROR: OnceLock<LastError> = OnceLock::new();
+
+thread_local! {
+    /// What the system said when SQLite last failed in this thread because of it; 0 if nothing.
+    static SYSTEM_ERROR: Cell<c_int> = const { Cell::new(0) };
+
+    /// Whether the system failed to read something in this thread.
+    static READ_FAILED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the system failed to read something in this thread since this was last asked: SQLite does
+/// not always tell that from damage.
+pub(crate) fn take_read_failure() -> bool {
+    READ_FAILED.take()
+}
+
+/// What the system said when SQLite last failed in this thread, once: SQLite asks for it when it
+/// cannot open, read or write a file, just before it returns.
+pub(crate) fn take_system_error() -> Option<std::io::Error> {
+    match SYSTEM_ERROR.take() {
+        0 => None,
+        code => Some(std::io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// Tells what the system said last, and notes it.
+///
+/// # Safety
+/// As for SQLite's `xGetLastError`.
+unsafe extern "C" fn last_error(
+    layer: *mut ffi::sqlite3_vfs,
+    length: c_int,
+    message: *mut c_char,
+) -> c_int {
+    let Some(last_error) = LAST_ERROR.get() else {
+        return 0;
+    };
+    // SAFETY: the arguments are SQLite's, and our table is a copy of the default one.
+    let code = unsafe { last_error(layer, length, message) };
+    SYSTEM_ERROR.set(code);
+    code
+}
+
 /// How the default layer opens files.
 static OPEN: OnceLock<Open> = OnceLock::new();
 
@@ -115,6 +164,9 @@ pub(crate) fn register() -> bool {
                 return false;
             };
             OPEN.get_or_init(|| open_default);
+            if let Some(last_error) = default.xGetLastError {
+                LAST_ERROR.get_or_init(|| last_error);
+            }
             [(NAME, open as Open), (FILE_ALONE, open_alone)]
                 .into_iter()
                 .all(|(name, open)| {
@@ -122,6 +174,7 @@ pub(crate) fn register() -> bool {
                         pNext: std::ptr::null_mut(),
                         zName: name.as_ptr(),
                         xOpen: Some(open),
+                        xGetLastError: LAST_ERROR.get().map(|_| last_error as LastError),
                         ..*default
                     }));
                     ffi::sqlite3_vfs_register(layer, 0) == ffi::SQLITE_OK
@@ -181,6 +234,7 @@ unsafe fn take_over(
         let status = open_default(layer, name, file, flags, out_flags);
         let used = match flags {
             _ if flags & ffi::SQLITE_OPEN_MAIN_DB != 0 => Some(database),
+            _ if flags & ffi::SQLITE_OPEN_WAL != 0 => Some(Use::Log),
             _ => None,
         };
         if let (ffi::SQLITE_OK, Some(used)) = (status, used) {
@@ -209,6 +263,10 @@ unsafe fn methods_for(
     // SAFETY: the caller says so.
     let table = unsafe { original.as_ref()? };
     let ours = match used {
+        Use::Log => ffi::sqlite3_io_methods {
+            xRead: Some(read_log),
+            ..*table
+        },
         Use::Database | Use::Alone => ffi::sqlite3_io_methods {
             // Without version 3 there is no memory mapping, which would pass us by.
             iVersion: table.iVersion.min(2),
@@ -246,6 +304,7 @@ unsafe extern "C" fn read(
         let methods = &*(*file).pMethods.cast::<Methods>();
         let status = (methods.read)(file, buffer, amount, offset);
         if status != ffi::SQLITE_OK && status != ffi::SQLITE_IOERR_SHORT_READ {
+            READ_FAILED.set(true);
             return status;
         }
         match usize::try_from(amount) {
@@ -265,6 +324,27 @@ unsafe extern "C" fn read(
         }
         ffi::SQLITE_IOERR_DATA
     }
+}
+
+/// Reads a part of a log.
+///
+/// # Safety
+/// As for SQLite's `xRead`, on a file that [`open`] took over.
+unsafe extern "C" fn read_log(
+    file: *mut ffi::sqlite3_file,
+    buffer: *mut c_void,
+    amount: c_int,
+    offset: ffi::sqlite3_int64,
+) -> c_int {
+    // SAFETY: the file's table of functions is the first field of ours.
+    let status = unsafe {
+        let methods = &*(*file).pMethods.cast::<Methods>();
+        (methods.read)(file, buffer, amount, offset)
+    };
+    if status != ffi::SQLITE_OK && status != ffi::SQLITE_IOERR_SHORT_READ {
+        READ_FAILED.set(true);
+    }
+    status
 }
 
 /// Writes a page with its checksum.
@@ -302,7 +382,7 @@ unsafe extern "C" fn characteristics(file: *mut ffi::sqlite3_file) -> c_int {
         let methods = &*(*file).pMethods.cast::<Methods>();
         let unchanging = match methods.used {
             Use::Alone => ffi::SQLITE_IOCAP_IMMUTABLE,
-            Use::Database => 0,
+            Use::Database | Use::Log => 0,
         };
         (methods.characteristics)(file) & !SUBPAGE_READ | unchanging
     }

@@ -887,6 +887,40 @@ fn a_copy_is_a_store() {
     assert_eq!(Some(&budgets(&copy, &config).unwrap()), history.last());
 }
 
+/// Whoever looks into a store that is read-only leaves nothing that its owner cannot write later.
+#[cfg(unix)]
+#[test]
+fn a_look_at_a_read_only_store_leaves_no_index() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = folder();
+    let (image, config, history) = in_use(&folder, 1);
+    let may = |mode| fs::set_permissions(&image, fs::Permissions::from_mode(mode)).unwrap();
+    may(0o444);
+    let error = check(&image).unwrap_err();
+    assert!(matches!(error.problem(), Problem::ReadOnly), "{error}");
+    assert!(!index_of(&image).exists());
+    may(0o600);
+    assert_eq!(Some(&budgets(&image, &config).unwrap()), history.last());
+}
+
+/// What the system says is told as it is, and not as a matter of permission.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_error_of_the_system_is_told_as_it_is() {
+    let folder = folder();
+    let (image, config, history) = in_use(&folder, 1);
+    // What SQLite cannot open here is a folder.
+    fs::create_dir(index_of(&image)).unwrap();
+    let error = budgets(&image, &config).unwrap_err();
+    let told = error.problem().to_string();
+    assert!(
+        told.starts_with("opening its log and the index of the log"),
+        "{told}"
+    );
+    fs::remove_dir(index_of(&image)).unwrap();
+    assert_eq!(Some(&budgets(&image, &config).unwrap()), history.last());
+}
+
 /// Something that goes wrong while a store is opened after a crash does not cost it its log.
 #[test]
 fn an_error_while_opening_loses_nothing() {

@@ -8,6 +8,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod faults;
 mod recorder;
 
 use std::collections::BTreeMap;
@@ -350,7 +351,7 @@ fn a_disk_that_fails_at_any_write_releases_nothing() {
             (|problem| matches!(problem, Problem::Full)) as fn(&Problem) -> bool,
         ),
         (ffi::SQLITE_IOERR_WRITE, |problem| {
-            matches!(problem, Problem::Sqlite(_))
+            matches!(problem, Problem::Io { .. })
         }),
     ] {
         let mut failures = 0;
@@ -444,6 +445,44 @@ fn with(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// A number that whoever runs the tests may set.
+fn setting(name: &str, default: u64) -> u64 {
+    let set = std::env::var(name);
+    set.map_or(default, |set| set.parse().unwrap())
+}
+
+/// Nothing that was answered is lost, and nothing is answered wrongly, whatever fails and whenever it
+/// ends.
+#[test]
+fn a_life_on_a_failing_disk_is_as_in_memory() {
+    let _turn = TURN.lock();
+    let steps = setting("BIGBIRD_FAULT_STEPS", 800);
+    let seed = setting("BIGBIRD_FAULT_SEED", 0x2545_f491_4f6c_dd1d);
+    let lived = faults::live_on_a_failing_disk(steps, seed, None);
+    let tally = lived.unwrap_or_else(|wrong| panic!("{wrong}"));
+    println!("{tally:?}");
+    assert!(tally.answered > steps / 2, "{tally:?}");
+    let faults::Tally {
+        failed,
+        kills,
+        cuts,
+        copies,
+        ..
+    } = tally;
+    assert!(
+        failed > 0 && kills > 0 && cuts > 0 && copies > 0,
+        "{tally:?}"
+    );
+}
+
+/// The same with a store that does not flush: the test above would have noticed.
+#[test]
+fn a_life_without_flushes_is_caught() {
+    let _turn = TURN.lock();
+    let flaw = Some(faults::Flaw::NoFlush);
+    faults::live_on_a_failing_disk(800, 0x2545_f491_4f6c_dd1d, flaw).unwrap_err();
+}
+
 /// Makes a store where there is one of that name.
 type Make = fn(&Path) -> Result<(), bigbird_store::StoreError>;
 
@@ -517,4 +556,43 @@ fn fails(
         assert!(!file.contains(".new-"), "{file}");
     }
     failed.load(Ordering::Relaxed)
+}
+
+/// A read that fails is an error of the system, which may be gone the next time: nobody should start
+/// over because of it.
+#[test]
+fn a_read_that_fails_is_not_damage() {
+    let _turn = TURN.lock();
+    recorder::install();
+    let folder = folder();
+    let path = folder.file("store");
+    let config = config(Profile::BigBird, 1000);
+    let mut agent = open(&path, &config);
+    live(&mut agent);
+    drop(agent);
+    for status in [ffi::SQLITE_IOERR_READ, ffi::SQLITE_IOERR_CORRUPTFS] {
+        for successes in 0.. {
+            recorder::start(folder.path());
+            let mut reads = 0;
+            recorder::fail(move |_, kind| {
+                reads += usize::from(kind == Kind::Read);
+                (kind == Kind::Read && reads > successes).then_some(Fault::Whole(status))
+            });
+            let checked = bigbird_store::check(&path);
+            recorder::recover();
+            recorder::stop();
+            match checked {
+                Ok(_) => {
+                    assert!(successes > 20, "{successes}");
+                    break;
+                }
+                Err(error) => {
+                    assert!(error.problem().is_transient(), "{successes}: {error}");
+                    let told = error.problem().to_string();
+                    assert!(told.starts_with("reading it failed: "), "{told}");
+                }
+            }
+        }
+    }
+    bigbird_store::check(&path).unwrap();
 }

@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rusqlite::ffi;
 
+use crate::SECTOR;
+
 /// What reached a file.
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
@@ -40,12 +42,14 @@ pub(crate) enum Kind {
 pub(crate) enum Fault {
     /// Nothing of it happens.
     Whole(c_int),
+    /// A part of what was to be written is.
+    Short(c_int),
 }
 
 impl Fault {
     fn status(self) -> c_int {
         match self {
-            Self::Whole(status) => status,
+            Self::Whole(status) | Self::Short(status) => status,
         }
     }
 }
@@ -63,6 +67,8 @@ struct Recorder {
     /// The folder whose files are noted.
     folder: Option<PathBuf>,
     failing: Option<Faults>,
+    /// Whether flushes are passed over, as by a store that does not flush.
+    flushless: bool,
 }
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
@@ -80,6 +86,7 @@ pub(crate) fn install() {
             files: HashMap::new(),
             folder: None,
             failing: None,
+            flushless: false,
         });
         // SAFETY: the default layer is a valid table that is never freed; ours is a copy of it that
         // lives forever.
@@ -133,9 +140,19 @@ pub(crate) fn recover() {
     recorder().as_mut().unwrap().failing = None;
 }
 
+/// From now on flushes do nothing, or something again.
+pub(crate) fn pass_over_flushes(flushless: bool) {
+    recorder().as_mut().unwrap().flushless = flushless;
+}
+
 /// How much was noted.
 pub(crate) fn noted() -> usize {
     recorder().as_ref().unwrap().log.len()
+}
+
+/// What was noted.
+pub(crate) fn so_far() -> Log {
+    recorder().as_ref().unwrap().log.clone()
 }
 
 /// Ends, and gives what was noted.
@@ -159,11 +176,25 @@ fn note(path: Option<PathBuf>, kind: Kind, operation: impl FnOnce() -> Operation
     let fault = faults.and_then(|faults| faults(&path, kind));
     match (fault, kind) {
         (None, Kind::Read) => {}
+        (None, Kind::Flush) if recorder.flushless => {}
         (None, _) => recorder.log.push((path, operation())),
         (Some(_), Kind::Flush) => recorder.log.push((path, Operation::FailedFlush)),
+        (Some(Fault::Short(_)), Kind::Write) => {
+            if let Operation::Write { offset, mut data } = operation()
+                && short(data.len()) > 0
+            {
+                data.truncate(short(data.len()));
+                recorder.log.push((path, Operation::Write { offset, data }));
+            }
+        }
         (Some(_), _) => {}
     }
     fault
+}
+
+/// How much of a write that falls short is written: whole sectors.
+fn short(length: usize) -> usize {
+    length / 2 / SECTOR * SECTOR
 }
 
 fn path_of(file: *mut ffi::sqlite3_file) -> Option<PathBuf> {
@@ -292,10 +323,13 @@ unsafe extern "C" fn write(
             data: std::slice::from_raw_parts(buffer.cast::<u8>(), length).to_vec(),
         };
         let fault = note(path_of(file), Kind::Write, operation);
-        match fault {
-            None => original(file).xWrite.unwrap()(file, buffer, amount, offset),
-            Some(fault) => fault.status(),
-        }
+        let amount = match fault {
+            None => amount,
+            Some(Fault::Short(_)) if short(length) > 0 => c_int::try_from(short(length)).unwrap(),
+            Some(fault) => return fault.status(),
+        };
+        let status = original(file).xWrite.unwrap()(file, buffer, amount, offset);
+        fault.map_or(status, Fault::status)
     }
 }
 
