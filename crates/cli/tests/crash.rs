@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use bigbird::{Profile, Timestamp};
-use bigbird_store::Contents;
+use bigbird_store::{Contents, StoreOptions};
 use bigbird_testing::{Dice, Half};
 use bigbird_user_agent::protocol::{Player, Request};
 use bigbird_user_agent::{Config, Memory, UserAgent};
@@ -219,7 +220,72 @@ fn what_was_answered_survives_a_kill_at_any_moment() {
     assert!(answered_in_all > 1000, "{answered_in_all} answers");
 }
 
-/// The test above would notice a store that loses what it has answered: here the log ends before
+/// A creation, a copy or a reset that is killed at any moment leaves a store that opens, none, or a text
+/// in the place of a store with which another reset goes on; and nothing beside it that outlives the
+/// next open.
+#[test]
+fn what_is_killed_while_it_makes_a_store_leaves_a_good_one() {
+    let folder = folder();
+    let original = folder.file("original");
+    let mut agent = Agent::start(&arguments(&original));
+    let mut load = Load {
+        dice: Dice(99),
+        number: 0,
+    };
+    for _ in 0..40 {
+        assert_eq!(agent.ask(&load.next())["ok"], true);
+    }
+    assert!(agent.end());
+    let expected = held(&original);
+    let (mut finished, mut interrupted) = (0, 0);
+    for round in 0..120 {
+        let within = common::folder();
+        let (store, copy) = (within.file("store"), within.file("copy"));
+        fs::copy(&original, &store).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"));
+        match round % 3 {
+            0 => command
+                .args(["store", "reset", "--reason", "a test"])
+                .arg(&store),
+            1 => command.args(["store", "backup"]).args([&store, &copy]),
+            _ => command.args(["agent", "--store"]).arg(&copy),
+        };
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = command.spawn().unwrap();
+        thread::sleep(Duration::from_micros(load.dice.below(60_000)));
+        process.kill().unwrap();
+        process.wait().unwrap();
+
+        if copy.exists() {
+            bigbird_store::check(&copy).unwrap();
+        }
+        match bigbird_store::check(&store) {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.problem().name(), "notAStore", "{error}");
+                interrupted += 1;
+                let again = bigbird_store::reset(&store, "again", Timestamp(1_000_000_000));
+                assert!(again.unwrap().remembered);
+                bigbird_store::check(&store).unwrap();
+            }
+        }
+        // The old store, wherever it is, still says what was spent.
+        let kept = within.file("store.replaced-1");
+        finished += u32::from(kept.exists() || copy.exists());
+        let old = if kept.exists() { &kept } else { &store };
+        assert_eq!(held(old), expected, "round {round}");
+        let copied = bigbird_store::backup(&store, within.file("another"));
+        copied.unwrap();
+        let _ = bigbird_store::SqliteStore::open_or_create(&copy, &StoreOptions::default());
+        for file in fs::read_dir(within.path()).unwrap() {
+            let file = file.unwrap().file_name().into_string().unwrap();
+            assert!(!file.contains(".new-"), "round {round}: {file}");
+        }
+    }
+    println!("{finished} were finished, and {interrupted} resets were taken up again");
+}
+
+/// The first test would notice a store that loses what it has answered: here the log ends before
 /// the last transaction, as if it had never been flushed.
 #[test]
 fn a_lost_deduction_is_noticed() {
