@@ -244,12 +244,16 @@ impl SqliteStore {
         Ok(busy == 0 && in_log == moved)
     }
 
-    /// Moves all of the log into the database file, waiting for others, so that the log begins anew
-    /// with the next transaction.
+    /// Moves all of the log into the database file, waiting for others. After something was taken back,
+    /// the next transaction also begins the log anew, which others who read from it delay.
     fn checkpoint_completely(&self) -> Result<(), Problem> {
         let since = Instant::now();
+        let mode = match self.interrupted.get() {
+            true => "RESTART",
+            false => "FULL",
+        };
         while !self
-            .checkpoint_as("RESTART")
+            .checkpoint_as(mode)
             .map_err(|problem| self.waited(problem))?
         {
             if since.elapsed() > self.wait {
