@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use bigbird::{EpochIndex, Timestamp};
 use bigbird_user_agent::{Rules, State};
@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::error::{Problem, StoreError};
 use crate::log::{self, Log};
 use crate::store::{self, SqliteStore, StoreOptions, absolute};
-use crate::temporary::{Making, REPLACED, Temporary, flush_folder, remove_leftovers};
+use crate::temporary::{BRIEFLY, Making, REPLACED, Temporary, flush_folder, remove_leftovers};
 
 /// What a reset left.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -272,7 +272,7 @@ pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreE
             return Err(at(Problem::Exists));
         }
     }
-    remove_leftovers(&to, Duration::ZERO);
+    remove_leftovers(&to, BRIEFLY);
     let original = SqliteStore::open(path, &StoreOptions::default())?;
     let copy = Temporary::beside(&to).map_err(at)?;
     let Some(name) = copy.path.to_str() else {

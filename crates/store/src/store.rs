@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::error::{Damage, Problem, StoreError};
 use crate::log::{self, Log};
 use crate::schema::{self, APPLICATION, MIGRATIONS};
-use crate::temporary::{Temporary, remove_leftovers};
+use crate::temporary::{BRIEFLY, Temporary, remove_leftovers};
 use crate::transaction::SqliteTransaction;
 use crate::{verify, vfs};
 
@@ -81,7 +81,7 @@ impl SqliteStore {
         let path = absolute(path.as_ref())?;
         let opened = match path.try_exists() {
             Ok(false) => {
-                remove_leftovers(&path, Duration::ZERO);
+                remove_leftovers(&path, BRIEFLY);
                 create(&path, Device::new(), &[]).and_then(|()| Self::open_at(&path, options))
             }
             _ => Self::open_at(&path, options),
@@ -90,7 +90,7 @@ impl SqliteStore {
     }
 
     pub(crate) fn open_at(path: &Path, options: &StoreOptions) -> Result<Self, Problem> {
-        remove_leftovers(path, Duration::ZERO);
+        remove_leftovers(path, BRIEFLY);
         // The log is looked at without a lock, while another process may be writing, opening or
         // closing it. Damage is still there at a second look.
         const LOOKS: usize = 5;

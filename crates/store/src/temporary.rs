@@ -24,6 +24,10 @@ pub(crate) const REPLACED: &str = ".replaced-";
 /// How long to wait for somebody who removes leftovers, which takes no time.
 const WAIT: Duration = Duration::from_secs(30);
 
+/// How long whoever opens a store waits to remove leftovers, if there are some: somebody may be making
+/// a file, or starting a process, which shares the lock for a moment.
+pub(crate) const BRIEFLY: Duration = Duration::from_millis(100);
+
 /// Says that somebody is making a file in a folder, as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Making {
