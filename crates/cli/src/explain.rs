@@ -240,6 +240,7 @@ fn what(event: &Event) -> String {
             None => "the tab goes to a page without a site".to_owned(),
         },
         Request::Maintain => "the user agent cleans up".to_owned(),
+        Request::RestartEpochs => "the user says that the clock is right now".to_owned(),
     }
 }
 
