@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bigbird::{
-    AttributionQuery, Device, EpochIndex, Impression, ImpressionStore, Policy, Request, SiteId,
-    StoreLimits, Timestamp, UserAction, Window, Workspace,
+    AttributionQuery, Device, EpochIndex, Impression, ImpressionStore, Policy, ReadLimits, Request,
+    SiteId, StoreLimits, Timestamp, UserAction, Window, Workspace,
 };
 use bigbird_reference::{Ad, Ask, Reference};
 use bigbird_testing::{asked_for_instructions, asked_to_count, print_instructions};
@@ -282,6 +282,7 @@ fn store_rows(stored: usize, sites: usize) -> Vec<Row> {
         max_value: 10,
         epsilon_micro: 100_000,
         size: 20,
+        read_limits: ReadLimits::default(),
         draws: vec![0.5],
     };
     let reporting = row(

@@ -470,9 +470,9 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     }
 
     /// Measures, and gives the report.
-    fn answer(&mut self, conversion: ConversionCall) -> Result<Answer, AgentError<S::Error>> {
+    fn answer(&mut self, conversion: &ConversionCall) -> Result<Answer, AgentError<S::Error>> {
         let measured = self.measure_one(&PageCall::Measure(conversion.clone()))?;
-        Ok(self.report(&conversion, measured))
+        Ok(self.report(conversion, measured))
     }
 
     /// Measures a conversion (the draft's "measure a conversion"). What is charged is durable when
@@ -491,7 +491,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
         let conversion = self.gate.conversion(call, options)?;
-        self.answer(conversion)
+        self.answer(&conversion)
     }
 
     /// Creates the attribution object of a conversion that several intermediaries share, each as
@@ -525,7 +525,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
     ) -> Result<Answer, AgentError<S::Error>> {
         let conversion = self.gate.share(shared, call, options)?;
-        self.answer(conversion)
+        self.answer(&conversion)
     }
 
     /// Says what a conversion would give and why. Nothing is charged, stored or chosen. For

@@ -19,7 +19,7 @@ use bigbird_user_agent::{
     ImpressionOptions, Memory, MemoryTransaction, Place, Querier, Row, Rows, ShareRefusal,
     SharedConversion, Site, State, Storage, StoredObject, Transaction, UserAgent, View,
 };
-use common::{Agent, Half, SERVICE, agent, at, handle, measure, released};
+use common::{Agent, Half, SERVICE, agent, at, measure, released};
 
 fn save(agent: &mut Agent, site: &str, by: Option<&str>, index: u32, seconds: i64) {
     let Ok(action) = agent.begin_user_action(at(seconds));
@@ -56,7 +56,7 @@ fn share(
     participants: &[&str],
 ) -> SharedConversion {
     let created = agent.create_shared_conversion(call, options, participants);
-    handle(created.unwrap())
+    created.unwrap().shared
 }
 
 fn take(agent: &mut Agent, conversion: SharedConversion, adtech: &str, seconds: i64) -> Vec<u32> {
@@ -369,7 +369,6 @@ fn what_nobody_can_reach_is_forgotten() {
     for rows in [Rows::Admissions, Rows::Closings, Rows::Names] {
         let Ok(()) = tx.visit(rows, &mut |row| panic!("{row:?}"));
     }
-    drop(tx);
     // The epochs were not closed: a clock that is wrong while nothing is measured ends nothing.
     save(&mut agent, "news.example", None, 0, 12 * day);
     let call = Call::new("other.example", at(12 * day + 1));

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bigbird::{Profile, Timestamp};
 use bigbird_user_agent::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
-use common::{Agent, Half, SERVICE, handle, released};
+use common::{Agent, Half, SERVICE, released};
 
 /// One at a time, so that each sees its own memory.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -111,20 +111,20 @@ fn shared_conversions_are_limited_for_each_site() {
     let ads = ["ads.example"];
     let Ok(bought) = agent.begin_user_action(now);
     let shop = Call::new("shop.example", now).by(bought);
-    let ours = handle(
-        agent
-            .create_shared_conversion(&shop, &options, &ads)
-            .unwrap(),
-    );
+    let ours = agent
+        .create_shared_conversion(&shop, &options, &ads)
+        .unwrap()
+        .shared;
     let Ok(action) = agent.begin_user_action(now);
     let evil = Call::new("evil.example", now).by(action);
     let mut theirs = Vec::new();
     for _ in 0..5_000 {
-        theirs.push(handle(
+        theirs.push(
             agent
                 .create_shared_conversion(&evil, &options, &ads)
-                .unwrap(),
-        ));
+                .unwrap()
+                .shared,
+        );
     }
     let from = |site| Call {
         intermediary: Some("ads.example"),

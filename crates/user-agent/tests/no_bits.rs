@@ -389,7 +389,7 @@ impl Host {
         let stored = self.agent.storage().impressions();
         let rows = stored.impressions(bigbird::EpochIndex(CHANGED)).count();
         // Some read it, some do not.
-        let read = if number % 2 == 0 { rows } else { 0 };
+        let read = if number.is_multiple_of(2) { rows } else { 0 };
         CALL + ROW * u32::try_from(read).unwrap()
     }
 

@@ -1,6 +1,7 @@
 //! Serving a stream: lines of JSON in, lines of JSON out.
 
 use std::io::{self, BufRead, BufWriter, Read as _, Write};
+use std::slice;
 
 use bigbird::Timestamp;
 
@@ -76,13 +77,13 @@ where
     let mut latest = Timestamp(0);
     let gate = server.agent().gate().clone();
     while let Some((line, _)) = read_line(&mut input, &gate) {
-        let answer = line.and_then(|line| {
+        let answer = line.map(|line| {
             if let Some(seconds) = line.seconds {
                 latest = Timestamp(seconds.saturating_mul(1000));
             }
             let id = line.id.clone();
             let answer = server.answer(&line, latest).unwrap_or_else(|error| error);
-            Ok(answer.with_id(id))
+            answer.with_id(id)
         });
         let written = output
             .write_all(answer.unwrap_or_else(|error| error).line().as_bytes())
@@ -157,7 +158,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
             let gate = self.agent().gate().clone();
             let call = page_call(&gate, request, now, None).map_err(|it| Answer::rejected(&it))?;
             if let Some(call) = call {
-                return Ok(match self.perform(&[call.clone()]).pop() {
+                return Ok(match self.perform(slice::from_ref(&call)).pop() {
                     Some(Some(answer)) => answer,
                     _ => null_answer(&gate, &call, SharedConversion((self.serving.handle)())),
                 });
@@ -169,28 +170,18 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
     /// Makes page calls that came together, with one write, and gives their answers: none for one that
     /// could not be made, which the page is not to learn of.
     pub(super) fn perform(&mut self, calls: &[PageCall]) -> Vec<Option<Answer>> {
-        let together = self.try_perform(calls);
-        let answers = match together {
-            Ok(answers) => return answers.iter().map(|it| Some(page_answer(it))).collect(),
+        match self.try_perform(calls) {
+            Ok(answers) => answers.iter().map(|it| Some(page_answer(it))).collect(),
             Err(error) if calls.len() == 1 => {
                 self.failed(&error);
-                return vec![None];
+                vec![None]
             }
             // What is wrong with one is not to be the others' fault.
-            Err(_) => calls.iter().map(|call| self.try_perform(&[call.clone()])),
-        };
-        let answers: Vec<_> = answers.collect();
-        let mut given = Vec::new();
-        for answer in answers {
-            given.push(match answer {
-                Ok(answers) => answers.first().map(page_answer),
-                Err(error) => {
-                    self.failed(&error);
-                    None
-                }
-            });
+            Err(_) => {
+                let alone = calls.iter().map(|call| self.perform(slice::from_ref(call)));
+                alone.flatten().collect()
+            }
         }
-        given
     }
 
     fn try_perform(&mut self, calls: &[PageCall]) -> Result<Vec<PageAnswer>, S::Error> {

@@ -2,10 +2,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use bigbird::{Profile, Timestamp};
-use bigbird_user_agent::{
-    Answer, Call, Config, ConversionOptions, Memory, SharedAnswer, SharedConversion, Storage,
-    UserAgent,
-};
+use bigbird_user_agent::{Answer, Call, Config, ConversionOptions, Memory, Storage, UserAgent};
 
 pub(crate) const SERVICE: &str = "https://agg.example";
 
@@ -26,11 +23,6 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 pub(crate) fn released(answer: Answer) -> Vec<u32> {
     let histogram = answer.report.histogram;
     histogram.expect("it is for testing").buckets().to_vec()
-}
-
-/// The handle of a conversion to share.
-pub(crate) fn handle(answer: SharedAnswer) -> SharedConversion {
-    answer.shared
 }
 
 /// A conversion by a new user action.
