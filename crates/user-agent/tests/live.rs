@@ -45,7 +45,7 @@ struct Session {
     input: Option<PipeWriter>,
     output: BufReader<PipeReader>,
     open: Arc<(Mutex<bool>, Condvar)>,
-    server: JoinHandle<()>,
+    server: JoinHandle<Memory>,
 }
 
 impl Session {
@@ -71,7 +71,8 @@ impl Session {
                 handle: || 7,
             };
             let player = Player::new(agent, None);
-            serve(player, BufReader::new(theirs), ours, serving).unwrap();
+            let player = serve(player, BufReader::new(theirs), ours, serving).unwrap();
+            player.agent.into_storage().memory
         });
         Self {
             input: Some(input),
@@ -104,6 +105,16 @@ impl Session {
         let answers = answers.collect();
         self.server.join().unwrap();
         answers
+    }
+
+    /// Nothing more is asked; gives what is stored.
+    fn finish(mut self) -> Memory {
+        self.input = None;
+        let answers = self.output.lines();
+        answers.for_each(|line| {
+            line.unwrap();
+        });
+        self.server.join().unwrap()
     }
 }
 
@@ -225,4 +236,25 @@ fn arrivals_over_the_limit_touch_nothing() {
     session.send(&json!({"event": "status", "id": 4}));
     assert_eq!(session.receive()["missed"], 0, "it was not taken");
     assert!(session.end().is_empty());
+}
+
+/// A site that asks to be forgotten more often than is taken is forgotten all the same, when nobody waits.
+#[test]
+fn asking_to_be_forgotten_too_often_is_put_off_and_done() {
+    let one = Arrivals {
+        of_site: 1,
+        of_all: 10,
+    };
+    let mut session = Session::start(one);
+    session.send(&save(1));
+    session.receive();
+    let forget = json!({"event": "clearImpressionsForSite", "site": "news.example", "id": 2});
+    // Its one arrival is used up, unless the machine has slept for all of the delay.
+    session.send(&forget);
+    assert_eq!(session.receive(), json!({"ok": true, "id": 2}));
+    // What the user asks for comes after what waits; and what was put off before the end.
+    session.send(&json!({"event": "status", "id": 3}));
+    session.receive();
+    let stored = session.finish();
+    assert_eq!(stored.impressions().len(), 0);
 }

@@ -4,7 +4,7 @@
 //! One thread reads and parses: it knows when a call arrived, tells what is wrong with it, and hands it to
 //! the [`Scheduler`]. One makes the calls in their order. One writes answers, each at its moment.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufRead, BufWriter, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -23,6 +23,7 @@ use crate::call::PageCall;
 use crate::config::Randomness;
 use crate::gate::Gate;
 use crate::shared::SharedConversion;
+use crate::site::Site;
 use crate::storage::Storage;
 
 /// How many bytes of calls and answers are kept at most. If there are more, reading waits.
@@ -57,6 +58,8 @@ struct Reply {
 
 struct State {
     scheduler: Scheduler<Task, Reply>,
+    /// Sites that asked to be forgotten more often than is taken: each is, once, when nobody waits.
+    to_forget: BTreeSet<Site>,
     /// Answers that wait for nothing.
     ready: VecDeque<String>,
     bytes: usize,
@@ -113,6 +116,7 @@ where
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
             scheduler: Scheduler::new(gate.config().pace),
+            to_forget: BTreeSet::new(),
             ready: VecDeque::new(),
             bytes: 0,
             input_ended: false,
@@ -214,9 +218,27 @@ impl Reader {
         };
         match call {
             None => {
+                let forgotten = match &asked {
+                    Asked::Play(Request::ClearImpressionsForSite { site }) => {
+                        self.gate.config().site(site).ok()
+                    }
+                    _ => None,
+                };
+                let own = task(What::Own(asked), id.clone(), bytes);
                 let mut state = self.shared.lock();
+                match forgotten {
+                    // The user's own.
+                    None => state.scheduler.own(own),
+                    // A response of the site asks for it, so it counts as an impression does.
+                    Some(site) if state.scheduler.impression(arrival, &site, 1, own) => {}
+                    Some(site) => {
+                        state.to_forget.insert(site);
+                        drop(state);
+                        self.shared.work.notify_one();
+                        return self.shared.answer(Answer::done(), id);
+                    }
+                }
                 state.bytes += bytes;
-                state.scheduler.own(task(What::Own(asked), id, bytes));
             }
             Some(call) => {
                 let null = null_answer(&self.gate, &call, handle);
@@ -269,8 +291,19 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
                 break;
             }
         }
-        if state.output_closed || (group.is_empty() && state.input_ended) {
+        let done = group.is_empty() && state.to_forget.is_empty() && state.input_ended;
+        if state.output_closed || done {
             return;
+        }
+        if group.is_empty()
+            && let Some(site) = state.to_forget.pop_first()
+        {
+            drop(state);
+            let site = site.as_str().to_owned();
+            let forget = Asked::Play(Request::ClearImpressionsForSite { site });
+            // Whoever asked was answered.
+            let _ = server.own(&forget, clock(), 0);
+            continue;
         }
         if group.is_empty() && !more {
             // Whatever comes wakes it; and a day passes also if nothing comes.
