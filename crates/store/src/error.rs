@@ -224,7 +224,12 @@ fn system_failure(
     source: Option<io::Error>,
     error: rusqlite::Error,
 ) -> Problem {
-    match source {
+    // A file that is open cannot be missing: then the system had said so earlier, of another file.
+    let earlier = |source: &io::Error| {
+        source.kind() == io::ErrorKind::NotFound
+            && error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
+    };
+    match source.filter(|source| !earlier(source)) {
         Some(source) => match source.kind() {
             io::ErrorKind::StorageFull => Problem::Full,
             io::ErrorKind::ReadOnlyFilesystem => Problem::ReadOnly,
