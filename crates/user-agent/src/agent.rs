@@ -207,19 +207,13 @@ fn make_room<T: Transaction<E>, E>(
     config: &Config,
     epoch: EpochIndex,
 ) -> Result<(), E> {
-    let displaced = |transaction: &T| -> Result<Option<u32>, E> {
-        let units = transaction.units(epoch)?;
-        let largest = match config.store_limits.is_full(units) {
-            true => transaction.largest_site(epoch)?,
-            false => None,
-        };
-        Ok(config.store_limits.displaced(units, largest))
-    };
-    while let Some(order) = displaced(transaction)? {
+    while config.store_limits.is_full(transaction.units(epoch)?)
+        && let Some(largest) = transaction.largest_site(epoch)?
+    {
         let mut changes = ChangeSet::default();
         changes.edited.push(Edit {
             epoch,
-            order,
+            order: largest.oldest,
             audience: None,
         });
         transaction.apply(&changes)?;

@@ -75,7 +75,8 @@ impl Slot {
 
     /// What it counts against the limit of its epoch.
     pub(super) fn units(&self, audiences: &Audiences) -> u32 {
-        self.impression(audiences).units()
+        // As `Impression::units` counts them, without looking at the lists.
+        1 + u32::from(self.caller != self.site) + audiences.size(self.audience)
     }
 
     pub(super) fn is_live(&self) -> bool {
@@ -191,6 +192,13 @@ impl Audiences {
         }
     }
 
+    /// How many sites and callers an audience names.
+    #[inline]
+    fn size(&self, id: u32) -> u32 {
+        let span = self.spans.get(id as usize);
+        span.map_or(0, |span| span.end - span.begin)
+    }
+
     /// Gives each audience that is asked about its number in `new`, where it is listed when it is
     /// first asked about.
     pub(super) fn renumbering<'a>(&'a self, new: &'a mut Self) -> impl FnMut(u32) -> u32 + 'a {
@@ -284,11 +292,22 @@ impl SiteChain {
 /// measure under few keys, and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Reach {
-    site: Option<SiteId>,
-    caller: Option<SiteId>,
+    site: u64,
+    caller: u64,
 }
 
+/// Any conversion site, or any caller: no site has so large a number.
+const ANY: u64 = u64::MAX;
+
 impl Reach {
+    fn new(site: Option<SiteId>, caller: Option<SiteId>) -> Self {
+        let number = |site: SiteId| u64::from(site.0);
+        Self {
+            site: site.map_or(ANY, number),
+            caller: caller.map_or(ANY, number),
+        }
+    }
+
     /// Every pair that may measure an impression of an audience.
     fn of(sites: &[SiteId], callers: &[SiteId]) -> impl Iterator<Item = Self> {
         fn each(list: &[SiteId]) -> impl Iterator<Item = Option<SiteId>> + Clone {
@@ -298,22 +317,50 @@ impl Reach {
         let callers = each(callers);
         each(sites).flat_map(move |site| {
             let callers = callers.clone();
-            callers.map(move |caller| Self { site, caller })
+            callers.map(move |caller| Self::new(site, caller))
         })
     }
+}
 
-    /// The keys under which a query finds everything that it may measure. Only with several callers
-    /// can an impression be under more than one.
-    fn asked_by(query: &AttributionQuery) -> impl Iterator<Item = Self> {
-        let callers = &query.callers;
+/// The rankings that hold everything that a query may measure. Only with several callers can an impression
+/// be in more than one.
+struct Rankings<'i> {
+    /// For everyone who calls, and for the first caller.
+    first: [Option<&'i Ranking>; 4],
+    /// For the other callers.
+    others: Vec<&'i Ranking>,
+}
+
+impl<'i> Rankings<'i> {
+    fn of(index: &'i Index, query: &AttributionQuery) -> Self {
         let site = Some(query.request.conversion_site);
-        let new = |(at, caller): (usize, &SiteId)| {
-            let first = !callers[..at].contains(caller);
-            first.then_some(Some(*caller))
+        let ranking = |site, caller| index.reach.get(&Reach::new(site, caller));
+        let (first, others) = match query.callers.split_first() {
+            Some((first, others)) => (Some(*first), others),
+            None => (None, &[][..]),
         };
-        let callers = callers.iter().enumerate().filter_map(new);
-        let callers = std::iter::once(None).chain(callers);
-        callers.flat_map(move |caller| [site, None].map(|site| Self { site, caller }))
+        let of_first = |site| first.and_then(|caller| ranking(site, Some(caller)));
+        let mut rankings = Self {
+            first: [
+                ranking(site, None),
+                ranking(None, None),
+                of_first(site),
+                of_first(None),
+            ],
+            others: Vec::new(),
+        };
+        for (at, caller) in others.iter().enumerate() {
+            if Some(*caller) != first && !others[..at].contains(caller) {
+                let of_caller = [site, None].map(|site| ranking(site, Some(*caller)));
+                rankings.others.extend(of_caller.into_iter().flatten());
+            }
+        }
+        rankings
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &'i Ranking> {
+        let first = self.first.iter().copied().flatten();
+        first.chain(self.others.iter().copied())
     }
 }
 
@@ -525,8 +572,8 @@ impl Index {
         mut visit: impl FnMut(u32) -> bool,
     ) {
         let ReadLimits { examined, .. } = query.read_limits();
-        let reach = || Reach::asked_by(query).filter_map(|key| self.reach.get(&key));
-        let mut fewest: u64 = reach().map(|ranking| ranking.len() as u64).sum();
+        let rankings = Rankings::of(self, query);
+        let mut fewest: u64 = rankings.iter().map(|ranking| ranking.len() as u64).sum();
         let mut best = None;
         let sites = &self.sites;
         let of_site = |site: &SiteId| sites.get(site).map(|site| &site.chain);
@@ -547,10 +594,10 @@ impl Index {
             }
         }
         if fewest > u64::from(examined) {
-            return first_ranked(slots, reach(), examined, visit);
+            return first_ranked(slots, rankings.iter(), examined, visit);
         }
         let Some(best) = best else {
-            for ranking in reach() {
+            for ranking in rankings.iter() {
                 (0..ranking.len())
                     .filter_map(|at| ranking.get(at))
                     .for_each(|at| {

@@ -497,8 +497,12 @@ impl Query for AttributionQuery {
     }
 
     fn keep_first(&self, events: &mut Vec<Relevant<Touch>>, begin: usize) {
+        let found = events.len() - begin;
+        if found <= self.read_limits.relevant as usize {
+            return;
+        }
         let most = self.read_limits().relevant as usize;
-        if events.len() - begin > most {
+        if found > most {
             events[begin..].select_nth_unstable_by_key(most, rank);
             events.truncate(begin + most);
         }

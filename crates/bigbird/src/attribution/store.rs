@@ -36,17 +36,9 @@ impl Default for StoreLimits {
 }
 
 impl StoreLimits {
-    /// Whether an epoch with so many units has to lose an impression.
+    /// Whether an epoch with so many units has to lose an impression: the oldest of its largest site.
     pub fn is_full(&self, units: u32) -> bool {
         units > self.units_per_epoch.get()
-    }
-
-    /// Which impression goes, by its place in the order of saving, if an epoch has so many units and
-    /// this is its largest site.
-    pub fn displaced(&self, units: u32, largest: Option<SiteSize>) -> Option<u32> {
-        largest
-            .filter(|_| self.is_full(units))
-            .map(|largest| largest.oldest)
     }
 }
 
@@ -111,8 +103,10 @@ impl ImpressionStore {
             return false;
         };
         store.append(impression);
-        while let Some(order) = self.limits.displaced(store.units, store.largest_site()) {
-            store.edit([(order, None)]);
+        while self.limits.is_full(store.units)
+            && let Some(largest) = store.largest_site()
+        {
+            store.edit([(largest.oldest, None)]);
         }
         true
     }
@@ -373,8 +367,7 @@ impl EpochStore {
         // Impressions that follow each other often have the same audience: it is asked once whether
         // the conversion site belongs to it.
         let (mut asked, mut belongs) = (NONE, false);
-        let mut enough = query.enough();
-        let mut consider = |order: u32, slot: &Slot| -> bool {
+        let mut consider = |order: u32, slot: &Slot| -> Option<Relevant<Touch>> {
             if slot.audience != asked {
                 asked = slot.audience;
                 belongs = slot.is_live()
@@ -384,33 +377,31 @@ impl EpochStore {
                     );
             }
             if !belongs {
-                return false;
+                return None;
             }
             let impression = Impression {
                 conversion_sites: &[],
                 ..slot.impression(&self.audiences)
             };
-            let Some(detail) = query.relevant(impression) else {
-                return false;
-            };
-            let event = Relevant {
+            Some(Relevant {
                 epoch,
                 order,
                 site: impression.site,
                 user_action: impression.user_action,
-                detail,
-            };
-            found.push(event);
-            enough.with(&event)
+                detail: query.relevant(impression)?,
+            })
         };
         let Some(index) = &self.index else {
             for (order, slot) in (0..).zip(&self.slots) {
-                consider(order, slot);
+                found.extend(consider(order, slot));
             }
             return;
         };
+        let mut enough = query.enough();
         index.visit(&self.slots, query, |at| {
-            consider(at, &self.slots[at as usize])
+            let event = consider(at, &self.slots[at as usize]);
+            found.extend(event);
+            event.is_some_and(|event| enough.with(&event))
         });
         if query.callers.len() > 1 {
             // Two callers may share one impression.
