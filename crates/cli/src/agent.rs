@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_user_agent::protocol::{Pace, Player, Reason, Serving, StreamClock, serve};
+use bigbird_user_agent::protocol::{Arrivals, Pace, Player, Reason, Serving, StreamClock, serve};
 use bigbird_user_agent::{Config, Randomness, Rules, Storage, UserAgent};
 
 use crate::clock::wall_clock;
@@ -45,23 +45,22 @@ pub(crate) struct Args {
     /// An aggregation service that pages may name; may be given several times
     #[arg(long, value_name = "URL")]
     aggregation_service: Vec<String>,
-    /// How long after its arrival a conversion is answered, in milliseconds, 1 to 60000 [default: 2000]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    release_after: Option<u64>,
-    /// How many conversions of one top-level site are measured within --release-after [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    conversions_per_site: Option<u32>,
-    /// How many conversions of all sites are measured within --release-after [default: 128]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    conversions: Option<u32>,
+    /// How long after its arrival a conversion is answered, in milliseconds, 1 to 60000
+    #[arg(long, value_name = "MS", default_value_t = delay_ms(), value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    release_after: u64,
+    /// How many conversions of one top-level site are measured within --release-after
+    #[arg(long, value_name = "N", default_value_t = Pace::default().conversions.of_site)]
+    conversions_per_site: u32,
+    /// How many conversions of all sites are measured within --release-after
+    #[arg(long, value_name = "N", default_value_t = Pace::default().conversions.of_all)]
+    conversions: u32,
     /// How many impressions of one top-level site are saved within --release-after; each name that one
-    /// brings counts as another [default: 128]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    impressions_per_site: Option<u32>,
-    /// How many impressions of all sites are saved within --release-after, counted likewise [default:
-    /// 4096]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    impressions: Option<u32>,
+    /// brings counts as another
+    #[arg(long, value_name = "N", default_value_t = Pace::default().impressions.of_site)]
+    impressions_per_site: u32,
+    /// How many impressions of all sites are saved within --release-after, counted likewise
+    #[arg(long, value_name = "N", default_value_t = Pace::default().impressions.of_all)]
+    impressions: u32,
     /// Answer conversions with their histogram. Pages must never see it, and there are no encrypted
     /// reports yet: without this, a conversion is charged and nothing comes of it
     #[arg(long)]
@@ -155,19 +154,17 @@ impl Args {
     }
 
     fn pace(&self) -> Pace {
-        let mut pace = Pace::default();
-        if let Some(ms) = self.release_after {
-            pace.delay = Duration::from_millis(ms);
+        Pace {
+            delay: Duration::from_millis(self.release_after),
+            conversions: Arrivals {
+                of_site: self.conversions_per_site,
+                of_all: self.conversions,
+            },
+            impressions: Arrivals {
+                of_site: self.impressions_per_site,
+                of_all: self.impressions,
+            },
         }
-        for (given, limit) in [
-            (self.conversions_per_site, &mut pace.conversions.of_site),
-            (self.conversions, &mut pace.conversions.of_all),
-            (self.impressions_per_site, &mut pace.impressions.of_site),
-            (self.impressions, &mut pace.impressions.of_all),
-        ] {
-            *limit = given.unwrap_or(*limit);
-        }
-        pace
     }
 
     fn randomness(&self) -> Result<Source, Failed> {
@@ -189,6 +186,11 @@ impl Args {
             credit: self.credit_fraction,
         })
     }
+}
+
+/// How long a conversion waits for its answer unless told otherwise.
+fn delay_ms() -> u64 {
+    u64::try_from(Pace::default().delay.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Where random numbers come from.

@@ -75,7 +75,7 @@ struct Shared {
     work: Condvar,
     /// Something is to be written.
     output: Condvar,
-    /// Something was written, so that there is room.
+    /// Something was done or written, so that there is room.
     room: Condvar,
 }
 
@@ -367,6 +367,8 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
             (None, _) => state.bytes -= bytes,
         }
     }
+    drop(state);
+    shared.room.notify_one();
 }
 
 /// Writes answers, those of conversions each at its moment.
