@@ -1,0 +1,279 @@
+//! The child: a user agent that is filled, and serves its standard input.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bigbird::{FilterKind, Profile, ReadLimits, Timestamp};
+use bigbird_store::{SqliteStore, StoreOptions};
+use bigbird_user_agent::protocol::{
+    Arrivals, Pace, Player, Reason, Serving, StreamClock, serve as serve_stream,
+};
+use bigbird_user_agent::{
+    Call, Config, ConversionOptions, EpochStart, ImpressionOptions, PageAnswer, PageCall,
+    Randomness, Storage, UserAgent,
+};
+use serde_json::{Value, json};
+
+pub const SERVICE: &str = "https://agg.example";
+pub const DAY: i64 = 86_400_000;
+
+/// How many epochs of a week a lookback of 30 days reaches at most. It does so on the first two days of
+/// an epoch.
+pub const EPOCHS: i64 = 6;
+
+pub fn wall_clock() -> Timestamp {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    Timestamp(i64::try_from(elapsed.as_millis()).unwrap())
+}
+
+/// A moment of each epoch that a conversion now reaches, oldest first, if the benchmark began at `now`.
+pub fn moments(now: i64) -> impl Iterator<Item = Timestamp> {
+    // The first epoch began 36 days ago, and today is the second day of the sixth.
+    (0..EPOCHS).map(move |epoch| Timestamp(now - 29 * DAY - DAY / 2 + 7 * DAY * epoch))
+}
+
+/// How the child is set up.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Its file, or none to keep everything in memory.
+    pub store: Option<PathBuf>,
+    /// When the benchmark began.
+    pub now: i64,
+    pub pace: Pace,
+    pub read_limits: ReadLimits,
+}
+
+impl Setup {
+    pub fn new(now: i64) -> Self {
+        Self {
+            store: None,
+            now,
+            pace: Pace::default(),
+            read_limits: ReadLimits::default(),
+        }
+    }
+
+    /// The same, with every call taken.
+    #[must_use]
+    pub fn without_arrival_limits(mut self) -> Self {
+        let all = Arrivals {
+            of_site: u32::MAX,
+            of_all: u32::MAX,
+        };
+        (self.pace.conversions, self.pace.impressions) = (all, all);
+        self
+    }
+
+    /// The same, with everything read that matches.
+    #[must_use]
+    pub fn without_read_limits(mut self) -> Self {
+        self.read_limits = ReadLimits {
+            relevant: u32::MAX,
+            examined: u32::MAX,
+        };
+        self
+    }
+
+    pub fn config(&self) -> Config {
+        let mut config = Config::new(Profile::BigBird)
+            .with_service(SERVICE)
+            .for_testing();
+        // So that many sites can use up what is theirs, and not what is everybody's.
+        let policy = config.policy.to_builder();
+        config.policy = policy.capacity(FilterKind::Global, 1e6).build().unwrap();
+        config.epoch_start = EpochStart::At(Timestamp(self.now - 36 * DAY));
+        config.pace = self.pace;
+        config.read_limits = self.read_limits;
+        config
+    }
+
+    /// What the child is to be, if this program was started to be one.
+    pub fn asked() -> Option<Self> {
+        let mut arguments = std::env::args().skip_while(|argument| argument != "--agent");
+        arguments.next()?;
+        let given: Value = serde_json::from_str(&arguments.next()?).unwrap();
+        let number = |name: &str| u32::try_from(given[name].as_u64().unwrap()).unwrap();
+        let arrivals = |name: &str| Arrivals {
+            of_site: number(&format!("{name}OfSite")),
+            of_all: number(&format!("{name}OfAll")),
+        };
+        Some(Self {
+            store: given["store"].as_str().map(PathBuf::from),
+            now: given["now"].as_i64().unwrap(),
+            pace: Pace {
+                delay: Duration::from_millis(number("delayMs").into()),
+                conversions: arrivals("conversions"),
+                impressions: arrivals("impressions"),
+            },
+            read_limits: ReadLimits {
+                relevant: number("relevant"),
+                examined: number("examined"),
+            },
+        })
+    }
+
+    /// The argument that [`asked`](Self::asked) reads.
+    pub fn argument(&self) -> String {
+        let Pace {
+            delay,
+            conversions,
+            impressions,
+        } = self.pace;
+        json!({
+            "store": self.store.as_ref().map(|path| path.to_str().unwrap()),
+            "now": self.now,
+            "delayMs": u64::try_from(delay.as_millis()).unwrap(),
+            "conversionsOfSite": conversions.of_site,
+            "conversionsOfAll": conversions.of_all,
+            "impressionsOfSite": impressions.of_site,
+            "impressionsOfAll": impressions.of_all,
+            "relevant": self.read_limits.relevant,
+            "examined": self.read_limits.examined,
+        })
+        .to_string()
+    }
+}
+
+/// The random numbers of the system.
+pub struct System;
+
+impl Randomness for System {
+    fn epoch_start(&mut self) -> f64 {
+        self.credit()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    fn credit(&mut self) -> f64 {
+        (getrandom::u64().unwrap() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn handle(&mut self, _: u64) -> u128 {
+        handle()
+    }
+}
+
+fn handle() -> u128 {
+    u128::from(getrandom::u64().unwrap()) << 64 | u128::from(getrandom::u64().unwrap())
+}
+
+/// What happened before the benchmark.
+pub enum Step {
+    Save(String, ImpressionOptions, Timestamp),
+    Measure(String, ConversionOptions, Timestamp),
+    ClearSite(String),
+}
+
+/// Lets things happen, calls in groups.
+pub fn prepare<S: Storage>(
+    agent: &mut UserAgent<S, System>,
+    steps: impl Iterator<Item = Step>,
+) -> Result<(), S::Error> {
+    const GROUP: usize = 1000;
+    let mut group = Vec::new();
+    for step in steps {
+        match step {
+            Step::Save(site, options, now) => {
+                let action = agent.begin_user_action(now)?;
+                let call = Call::new(&site, now).by(action);
+                let call = agent.gate().impression(&call, &options).unwrap();
+                group.push(PageCall::Save(call));
+            }
+            Step::Measure(site, options, now) => {
+                group.push(conversion(agent, &site, &options, now)?);
+            }
+            Step::ClearSite(site) => {
+                agent.perform(&std::mem::take(&mut group))?;
+                agent.clear_impressions_for_site(&site)?;
+            }
+        }
+        if group.len() == GROUP {
+            agent.perform(&std::mem::take(&mut group))?;
+        }
+    }
+    agent.perform(&group)?;
+    Ok(())
+}
+
+/// A conversion of a user action of its own.
+pub fn conversion<S: Storage>(
+    agent: &mut UserAgent<S, System>,
+    site: &str,
+    options: &ConversionOptions,
+    now: Timestamp,
+) -> Result<PageCall, S::Error> {
+    let action = agent.begin_user_action(now)?;
+    let call = Call::new(site, now).by(action);
+    let call = agent.gate().conversion(&call, options).unwrap();
+    Ok(PageCall::Measure(call))
+}
+
+/// The sum of the histogram of an answer.
+pub fn total(answer: &PageAnswer) -> u64 {
+    match answer {
+        PageAnswer::Report(answer) => answer.report.histogram.as_ref().unwrap().total(),
+        _ => 0,
+    }
+}
+
+/// Opens a file, or creates it.
+pub fn open(setup: &Setup, path: &Path) -> UserAgent<SqliteStore, System> {
+    let store = SqliteStore::open_or_create(path, &StoreOptions::default()).unwrap();
+    UserAgent::new(setup.config(), store, System, wall_clock()).unwrap()
+}
+
+/// Is the child: prepares a store in memory, or opens the file, which is prepared already, and serves.
+pub fn serve(setup: &Setup, steps: impl Iterator<Item = Step>) {
+    match &setup.store {
+        None => {
+            let mut agent = UserAgent::in_memory(setup.config(), System);
+            let Ok(()) = prepare(&mut agent, steps);
+            answer(agent);
+        }
+        Some(path) => {
+            let agent = answer(open(setup, path));
+            agent.into_storage().close().unwrap();
+        }
+    }
+}
+
+fn answer<S: Storage<Error: Reason>>(agent: UserAgent<S, System>) -> UserAgent<S, System> {
+    let serving = Serving {
+        clock: StreamClock::Wall(wall_clock),
+        warn: |told| eprintln!("the agent says: {told}"),
+        handle,
+    };
+    let input = BufReader::new(io::stdin());
+    let player = Player::new(agent, None);
+    serve_stream(player, input, io::stdout(), serving)
+        .unwrap()
+        .agent
+}
+
+/// A file that was prepared once, to be copied for each run.
+pub struct Template(PathBuf);
+
+impl Template {
+    pub fn new(setup: &Setup, path: PathBuf, steps: impl Iterator<Item = Step>) -> Self {
+        let mut agent = open(setup, &path);
+        prepare(&mut agent, steps).unwrap();
+        agent.into_storage().close().unwrap();
+        Self(path)
+    }
+
+    /// A copy, flushed, so that the run does not pay for it.
+    pub fn copy(&self, to: &Path) {
+        for suffix in ["", "-wal", "-shm"] {
+            let _ = fs::remove_file(with_suffix(to, suffix));
+        }
+        fs::copy(&self.0, to).unwrap();
+        File::open(to).unwrap().sync_all().unwrap();
+    }
+}
+
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
