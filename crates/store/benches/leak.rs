@@ -7,7 +7,7 @@
 //! answers, and from what a third site measures at the same time. A threshold is learned on half of the
 //! calls and tried on the other half; a channel whose errors could be luck (1 in 1,000) reads as 0 bits.
 //! `-- --rounds 12` reads every bit more often, `--slot 200` leaves more time between calls, in ms
-//! (70 by default).
+//! (70 by default); `--variant 1` measures ours alone.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(clippy::cast_precision_loss, reason = "small numbers")]
 
@@ -19,7 +19,7 @@ use bigbird::Timestamp;
 use bigbird_testing::{Dice, Folder};
 use bigbird_user_agent::{ConversionOptions, ImpressionOptions};
 use process::agent::{SERVICE, Setup, Step, Template, moments, serve, wall_clock};
-use process::numbers::bits;
+use process::numbers::{bits, median};
 use process::{Noted, Process, UNNOTED, argument, own, page};
 use serde_json::{Value, json};
 
@@ -80,7 +80,16 @@ const SITES: u32 = 1500;
 
 /// Sites of each part that take turns, so that none is above its limit.
 const TURNS: usize = 16;
-const LIMIT: usize = 4;
+
+/// How often each of them calls in a crowd: as often as the limit allows. Without limits, often enough
+/// in memory for the difference to exceed the delay; on disk the limit is enough.
+fn crowd(setup: &Setup) -> usize {
+    match (setup.pace.conversions.of_site, &setup.store) {
+        (u32::MAX, None) => 250,
+        (u32::MAX, Some(_)) => 4,
+        (limit, _) => limit as usize,
+    }
+}
 
 /// One call of the receiver.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +123,7 @@ fn plan() -> Vec<Slot> {
         round(&SENDERS[..4]);
     }
     // They take longer.
-    for _ in 0..rounds.div_ceil(4) {
+    for _ in 0..rounds.div_ceil(8) {
         round(&[Sender::Crowds]);
     }
     slots
@@ -262,7 +271,7 @@ fn events(slots: &[Slot], setup: &Setup, busy: bool) -> Vec<Event> {
             Sender::Disables if slot.bit => own(UNNOTED, "disableAPI") + &call + &enable,
             Sender::Disables => enable.clone() + &call + &enable,
             Sender::Crowds => {
-                let others = (1..TURNS * LIMIT).map(|it| receiver((turn + it) % TURNS));
+                let others = (1..TURNS * crowd(setup)).map(|it| receiver((turn + it) % TURNS));
                 let others = others.map(|receiver| measure(UNNOTED, &receiver));
                 call + &others.collect::<String>()
             }
@@ -379,7 +388,11 @@ fn main() {
         "{:<20} {:<10} {:<6} {:<9}{heads}  missed",
         "", "store", "load", "sender"
     );
-    for (variant, setup) in &variants {
+    let only = argument("--variant", 0);
+    let chosen = (1..)
+        .zip(&variants)
+        .filter(|(number, _)| only == 0 || only == *number);
+    for (_, (variant, setup)) in chosen {
         for store in ["memory", "disk"] {
             for busy in [false, true] {
                 let mut setup = setup.clone();
@@ -391,16 +404,38 @@ fn main() {
                 let (seen, missed) = observe(&setup, &slots, busy);
                 let load = if busy { "busy" } else { "quiet" };
                 for sender in SENDERS {
-                    let of_sender = || slots.iter().zip(&seen).filter(|it| it.0.sender == sender);
-                    let told = (0..CHANNELS.len()).map(|channel| {
-                        let seen = of_sender().map(|(slot, seen)| (slot.bit, seen[channel]));
-                        format!(" {:>11.2}", bits(&seen.collect::<Vec<_>>()))
-                    });
-                    let told: String = told.collect();
+                    let of_sender = slots.iter().zip(&seen).filter(|it| it.0.sender == sender);
+                    let of_sender: Vec<_> =
+                        of_sender.map(|(slot, seen)| (slot.bit, *seen)).collect();
+                    let (told, evidence) = told(&of_sender);
                     let sender = format!("{sender:?}");
                     println!("{variant:<20} {store:<10} {load:<6} {sender:<9}{told}  {missed}");
+                    print!("{evidence}");
                 }
             }
         }
     }
+}
+
+/// The bits of each channel, and of those that tell some, what was typical for zeros and for ones.
+fn told(seen: &[(bool, [f64; 7])]) -> (String, String) {
+    let (mut told, mut evidence) = (String::new(), String::new());
+    for (channel, name) in CHANNELS.iter().enumerate() {
+        let values: Vec<_> = seen
+            .iter()
+            .map(|(bit, seen)| (*bit, seen[channel]))
+            .collect();
+        let bits = bits(&values);
+        told += &format!(" {bits:>11.2}");
+        if bits > 0.0 {
+            let typical = [false, true].map(|wanted| {
+                let of_bit = values.iter().filter(|(bit, _)| *bit == wanted);
+                median(&mut of_bit.map(|(_, value)| *value).collect::<Vec<_>>())
+            });
+            let [zero, one] = typical;
+            evidence +=
+                &format!("    {name}: in the middle {zero:.6} for zeros, {one:.6} for ones\n");
+        }
+    }
+    (told, evidence)
 }
