@@ -30,8 +30,11 @@ pub fn wall_clock() -> Timestamp {
 
 /// A moment of each epoch that a conversion now reaches, oldest first, if the benchmark began at `now`.
 pub fn moments(now: i64) -> impl Iterator<Item = Timestamp> {
-    // The first epoch began 36 days ago, and today is the second day of the sixth.
-    (0..EPOCHS).map(move |epoch| Timestamp(now - 29 * DAY - DAY / 2 + 7 * DAY * epoch))
+    // The first epoch began 36 days ago, and today is the second day of the sixth: half a day into the
+    // lookback, and then a week apart, but never after now.
+    let half = DAY / 2;
+    (0..EPOCHS)
+        .map(move |epoch| Timestamp((now - 30 * DAY + half + 7 * DAY * epoch).min(now - half)))
 }
 
 /// How the child is set up.
