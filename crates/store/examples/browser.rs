@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..ConversionOptions::new("https://agg.example", 5)
     };
     let call = agent.gate().conversion(&bought, &options)?;
-    let null = agent.gate().null_report(&call);
+    let null = agent.gate().null_report(&call.envelope());
     scheduler.conversion(began.elapsed(), call.site(), &bought, null);
     let Some((Some(ticket), bought)) = scheduler.begin() else {
         return Err("the scheduler takes the first conversion".into());

@@ -458,7 +458,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
 
     fn report(&self, conversion: &ConversionCall, measured: Measured) -> Answer {
         Answer {
-            report: self.gate.sealed(conversion, measured.report),
+            report: self.gate.sealed(&conversion.envelope(), measured.report),
             decision: measured.decision,
         }
     }

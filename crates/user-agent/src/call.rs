@@ -6,6 +6,7 @@ use crate::clock::Timeline;
 use crate::config::Config;
 use crate::error::{ApiError, RangeError};
 use crate::options::{ValidConversion, ValidImpression};
+use crate::report::Envelope;
 use crate::shared::SharedConversion;
 use crate::site::Site;
 
@@ -259,6 +260,18 @@ impl ConversionCall {
     /// The top-level site.
     pub fn site(&self) -> &Site {
         &self.caller.site
+    }
+
+    /// What goes over the wire with its report.
+    pub fn envelope(&self) -> Envelope {
+        Envelope {
+            histogram_size: self.valid.histogram_size,
+            epsilon: self.valid.terms.epsilon().micro(),
+            max_value: self.valid.terms.max_value(),
+            querier: self.querier().clone(),
+            conversion_site: self.caller.site.clone(),
+            aggregation_service: self.valid.aggregation_service.clone(),
+        }
     }
 
     /// Whether it creates a conversion that several share.

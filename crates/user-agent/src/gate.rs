@@ -8,7 +8,7 @@ use crate::call::{Call, Caller, ConversionCall, ImpressionCall, Measurement, Que
 use crate::config::Config;
 use crate::error::{ApiError, RangeError};
 use crate::options::{ConversionOptions, ImpressionOptions};
-use crate::report::{Report, Seal, SealedReport, Withhold};
+use crate::report::{Envelope, Seal, SealedReport, Withhold};
 use crate::shared::SharedConversion;
 use crate::site::Site;
 
@@ -139,23 +139,13 @@ impl Gate {
     }
 
     /// The report of a conversion of which nothing comes: to the page it looks like any other.
-    pub fn null_report(&self, conversion: &ConversionCall) -> SealedReport {
-        let null = Histogram::null(conversion.valid.histogram_size);
-        self.sealed(conversion, null)
+    pub fn null_report(&self, envelope: &Envelope) -> SealedReport {
+        self.sealed(envelope, Histogram::null(envelope.histogram_size))
     }
 
     /// Seals the report of a conversion.
-    pub(crate) fn sealed(&self, conversion: &ConversionCall, histogram: Histogram) -> SealedReport {
-        let valid = &conversion.valid;
-        let report = Report {
-            histogram: &histogram,
-            epsilon: valid.terms.epsilon().micro(),
-            max_value: valid.terms.max_value(),
-            querier: conversion.querier(),
-            conversion_site: &conversion.caller.site,
-            aggregation_service: &valid.aggregation_service,
-        };
-        let bytes = self.sealer.seal(&report);
+    pub(crate) fn sealed(&self, envelope: &Envelope, histogram: Histogram) -> SealedReport {
+        let bytes = self.sealer.seal(&envelope.around(&histogram));
         let histogram = self.config.shows_histograms.then_some(histogram);
         SealedReport { bytes, histogram }
     }

@@ -81,7 +81,7 @@ pub use memory::{Memory, MemoryTransaction};
 pub use options::{
     AggregationProtocol, AggregationServices, ConversionOptions, ImpressionOptions, Limits,
 };
-pub use report::{Report, Seal, SealedReport, Withhold};
+pub use report::{Envelope, Report, Seal, SealedReport, Withhold};
 pub use shared::{HandleError, SharedConversion};
 #[cfg(feature = "psl")]
 pub use site::PublicSuffixList;

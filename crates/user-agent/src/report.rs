@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bigbird::{Histogram, MicroEpsilon};
+use bigbird::{Histogram, HistogramSize, MicroEpsilon};
 
 use crate::site::Site;
 
@@ -21,6 +21,31 @@ pub struct Report<'a> {
     pub conversion_site: &'a Site,
     /// The URL of the service that sums and noises it.
     pub aggregation_service: &'a str,
+}
+
+/// What goes over the wire with a report: everything but its histogram. It follows from the call alone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Envelope {
+    pub(crate) histogram_size: HistogramSize,
+    pub(crate) epsilon: MicroEpsilon,
+    pub(crate) max_value: u32,
+    pub(crate) querier: Site,
+    pub(crate) conversion_site: Site,
+    pub(crate) aggregation_service: String,
+}
+
+impl Envelope {
+    /// The report with a histogram.
+    pub(crate) fn around<'a>(&'a self, histogram: &'a Histogram) -> Report<'a> {
+        Report {
+            histogram,
+            epsilon: self.epsilon,
+            max_value: self.max_value,
+            querier: &self.querier,
+            conversion_site: &self.conversion_site,
+            aggregation_service: &self.aggregation_service,
+        }
+    }
 }
 
 /// How reports are sealed, so that only the aggregation service can make something of them.

@@ -538,7 +538,7 @@ fn a_page_does_not_learn_that_the_store_failed() {
     let mut agent = agent(Profile::BigBird);
     let call = Call::new("shop.example", at(2));
     let conversion = agent.gate().conversion(&call, &options(0.5)).unwrap();
-    let null = agent.gate().null_report(&conversion);
+    let null = agent.gate().null_report(&conversion.envelope());
     assert_eq!(null.histogram.unwrap().buckets(), [0, 0, 0]);
     // A handle that leads nowhere.
     let shared = SharedConversion(7);

@@ -407,7 +407,7 @@ fn row_17_a_page_cannot_tell_that_the_api_is_disabled() {
             let answer = agent.measure_conversion(&call, options);
             // When the store has failed, the page gets an answer of the same shape.
             let null = agent.gate().conversion(&call, options);
-            let null = null.map(|call| agent.gate().null_report(&call));
+            let null = null.map(|call| agent.gate().null_report(&call.envelope()));
             let size = |report: &SealedReport| {
                 let buckets = report.histogram.as_ref().unwrap().buckets().len();
                 (report.bytes.len(), buckets)

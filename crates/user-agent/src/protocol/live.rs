@@ -18,10 +18,11 @@ use super::line::{Asked, Line};
 use super::player::Player;
 use super::request::Request;
 use super::schedule::{Moment, Scheduler, Ticket};
-use super::serve::{Server, Serving, null_answer, page_call, read_line};
+use super::serve::{Server, Serving, page_call, read_line};
 use crate::call::PageCall;
 use crate::config::Randomness;
 use crate::gate::Gate;
+use crate::report::Envelope;
 use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::Storage;
@@ -50,10 +51,36 @@ enum What {
     Own(Asked),
 }
 
-/// An answer, and how many bytes were kept for it.
-struct Reply {
-    line: String,
-    bytes: usize,
+/// The answer to a conversion.
+enum Reply {
+    /// What came of it.
+    Line(String),
+    /// Nothing. It is put together when it is given, as many may wait.
+    Null(Box<Null>),
+}
+
+struct Null {
+    id: Option<Value>,
+    handle: Option<SharedConversion>,
+    envelope: Envelope,
+}
+
+/// About how many bytes a conversion takes that waits for its answer.
+const WAITING: usize = 512;
+
+impl Reply {
+    fn line(self, gate: &Gate) -> String {
+        match self {
+            Self::Line(line) => line,
+            Self::Null(null) => {
+                let answer = match null.handle {
+                    Some(handle) => Answer::shared(handle),
+                    None => Answer::report(&gate.null_report(&null.envelope)),
+                };
+                answer.with_id(null.id).line()
+            }
+        }
+    }
 }
 
 struct State {
@@ -130,16 +157,16 @@ where
     });
     let reader = Reader {
         shared: Arc::clone(&shared),
-        gate,
+        gate: gate.clone(),
         clock,
         handle: serving.handle,
     };
     // It ends with the process: it may wait for input that never comes.
     thread::spawn(move || reader.run(input));
     let writer = {
-        let shared = Arc::clone(&shared);
+        let (shared, gate) = (Arc::clone(&shared), gate.clone());
         thread::spawn(move || {
-            let written = write(&shared, output);
+            let written = write(&shared, &gate, output);
             let mut state = shared.lock();
             state.output_closed = true;
             state.ready.clear();
@@ -240,31 +267,35 @@ impl Reader {
                 }
                 state.bytes += bytes;
             }
-            Some(call) => {
-                let null = null_answer(&self.gate, &call, handle);
-                let site = call.site().clone();
-                let line = null.with_id(id.clone()).line();
+            Some(PageCall::Save(impression)) => {
+                let (site, units) = (impression.site().clone(), impression.units());
+                let save = task(What::Page(PageCall::Save(impression)), None, bytes);
+                let line = Answer::done().with_id(id).line();
                 let mut state = self.shared.lock();
-                if let PageCall::Save(impression) = &call {
-                    let units = impression.units();
-                    let save = task(What::Page(call), None, bytes);
-                    if state.scheduler.impression(arrival, &site, units, save) {
-                        state.bytes += bytes;
-                    }
-                    state.bytes += line.len();
-                    state.ready.push_back(line);
-                } else {
-                    // For what is to be done, for the answer, and for this one.
-                    let bytes = bytes + 2 * line.len();
+                if state.scheduler.impression(arrival, &site, units, save) {
                     state.bytes += bytes;
-                    let measure = task(What::Page(call), id, bytes);
-                    let null = Reply { line, bytes };
-                    state.scheduler.conversion(arrival, &site, measure, null);
                 }
+                state.bytes += line.len();
+                state.ready.push_back(line);
+            }
+            Some(PageCall::Measure(conversion)) => {
+                let site = conversion.site().clone();
+                let null = Reply::Null(Box::new(Null {
+                    id: id.clone(),
+                    handle: conversion.creates_shared().then_some(handle),
+                    envelope: conversion.envelope(),
+                }));
+                let measure = task(What::Page(PageCall::Measure(conversion)), id, bytes);
+                let mut state = self.shared.lock();
+                if state.scheduler.conversion(arrival, &site, measure, null) {
+                    state.bytes += bytes;
+                }
+                state.bytes += WAITING;
             }
         }
-        self.shared.work.notify_one();
+        // First whoever answers: how busy the others are is nothing to a page.
         self.shared.output.notify_one();
+        self.shared.work.notify_one();
     }
 }
 
@@ -357,14 +388,14 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
     let answers = server.perform(&calls);
     let mut state = shared.lock();
     for (answer, (ticket, id, bytes)) in answers.into_iter().zip(to_answer) {
+        state.bytes -= bytes;
         match (ticket, answer) {
-            // The bytes of a conversion are kept until it is answered.
             (Some(ticket), Some(answer)) => {
                 let line = answer.with_id(id).line();
-                state.scheduler.finish(ticket, Reply { line, bytes });
+                state.scheduler.finish(ticket, Reply::Line(line));
             }
             (Some(ticket), None) => state.scheduler.fail(ticket),
-            (None, _) => state.bytes -= bytes,
+            (None, _) => {}
         }
     }
     drop(state);
@@ -372,19 +403,19 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
 }
 
 /// Writes answers, those of conversions each at its moment.
-fn write(shared: &Shared, output: impl Write) -> io::Result<()> {
+fn write(shared: &Shared, gate: &Gate, output: impl Write) -> io::Result<()> {
     let mut output = BufWriter::new(output);
-    let mut lines: Vec<String> = Vec::new();
+    let mut lines: Vec<Reply> = Vec::new();
     let mut state = shared.lock();
     loop {
         let now = shared.now();
         while let Some(reply) = state.scheduler.release(now) {
-            state.bytes = state.bytes.saturating_sub(reply.bytes);
-            lines.push(reply.line);
+            state.bytes -= WAITING;
+            lines.push(reply);
         }
         while let Some(line) = state.ready.pop_front() {
-            state.bytes = state.bytes.saturating_sub(line.len());
-            lines.push(line);
+            state.bytes -= line.len();
+            lines.push(Reply::Line(line));
         }
         if lines.is_empty() {
             if state.all_done && state.scheduler.all_answered() {
@@ -407,8 +438,8 @@ fn write(shared: &Shared, output: impl Write) -> io::Result<()> {
             continue;
         }
         drop(state);
-        for line in lines.drain(..) {
-            output.write_all(line.as_bytes())?;
+        for reply in lines.drain(..) {
+            output.write_all(reply.line(gate).as_bytes())?;
         }
         output.flush()?;
         shared.room.notify_one();

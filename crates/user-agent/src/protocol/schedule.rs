@@ -57,8 +57,8 @@ impl Default for Pace {
         Self {
             delay: Duration::from_secs(2),
             conversions: Arrivals {
-                of_site: 5,
-                of_all: 128,
+                of_site: 4,
+                of_all: 104,
             },
             impressions: Arrivals {
                 of_site: 128,

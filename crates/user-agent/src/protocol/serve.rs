@@ -319,6 +319,6 @@ pub(super) fn null_answer(gate: &Gate, call: &PageCall, handle: SharedConversion
     match call {
         PageCall::Save(_) => Answer::done(),
         PageCall::Measure(call) if call.creates_shared() => Answer::shared(handle),
-        PageCall::Measure(call) => Answer::report(&gate.null_report(call)),
+        PageCall::Measure(call) => Answer::report(&gate.null_report(&call.envelope())),
     }
 }
