@@ -3,7 +3,7 @@
 //! Every epoch that a conversion can reach is full, and everything in it matches everything. First,
 //! the cost of the largest conversions that arrive together: what the limits of [`Pace`] take within one
 //! delay has to be done within it. Then a user agent in a process of its own is flooded by one site and
-//! by 25, with limits and without, while honest shops measure conversions, and the user disables and
+//! by 25, with limits and without, while an honest shop measures conversions, and the user disables and
 //! enables the API. `-- --seconds 5` shortens each run.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -30,12 +30,12 @@ const STORED: u32 = 99_900;
 const SITES: u32 = 2000;
 const BUCKETS: u32 = 1024;
 
-/// Honest shops, and their publisher.
-const SHOPS: u64 = 8;
+/// An honest shop, and its publisher.
+const SHOP: &str = "shop.example";
 const PUBLISHER: &str = "honest.example";
 
 /// Often enough to see something, seldom enough for the limit of one site.
-const HONEST: Duration = Duration::from_millis(60);
+const HONEST: Duration = Duration::from_millis(600);
 const TOGGLE: Duration = Duration::from_millis(500);
 
 /// Fills every epoch. The impressions that a conversion reads first are on a thousand different sites,
@@ -70,7 +70,7 @@ fn largest() -> ConversionOptions {
 }
 
 /// How many conversions of the largest kind arrive together.
-const TOGETHER: [usize; 5] = [1, 4, 16, 64, 128];
+const TOGETHER: [usize; 5] = [1, 4, 16, 64, 104];
 
 /// Prints the time of groups of the largest conversions, each of a site of its own, and gives the time
 /// of one in the largest group, in ms.
@@ -230,8 +230,7 @@ fn run(name: &str, setup: &Setup, (attackers, buckets): (usize, u32), time: Dura
         let now = Instant::now();
         if now >= next_honest {
             id += 1;
-            let shop = format!("honest-{}.example", id % SHOPS);
-            process.send(&page(id, "measureConversion", &shop, &honest));
+            process.send(&page(id, "measureConversion", SHOP, &honest));
             conversions.push((id, next_honest, Instant::now()));
             next_honest = (next_honest + HONEST).max(now);
         } else if now >= next_toggle {
@@ -296,7 +295,7 @@ fn main() {
     costs(&setup, &template, &folder);
 
     println!(
-        "\nA flood of `sites` that ask for histograms of `buckets`, while honest shops measure."
+        "\nA flood of `sites` that ask for histograms of `buckets`, while an honest shop measures."
     );
     println!("held: the longest that a call waited until the pipe took it");
     println!("late: an honest conversion's answer after the delay, counted from the pipe, in ms");

@@ -172,7 +172,7 @@ impl Terms {
 }
 
 /// How many buckets a histogram has: 1 to [`HistogramSize::MAX`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HistogramSize(u32);
 
 impl HistogramSize {

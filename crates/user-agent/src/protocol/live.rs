@@ -4,13 +4,13 @@
 //! One thread reads and parses: it knows when a call arrived, tells what is wrong with it, and hands it to
 //! the [`Scheduler`]. One makes the calls in their order. One writes answers, each at its moment.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, BufRead, BufWriter, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bigbird::Timestamp;
+use bigbird::{HistogramSize, Timestamp};
 use serde_json::Value;
 
 use super::answer::{Answer, Reason};
@@ -28,7 +28,7 @@ use crate::site::Site;
 use crate::storage::Storage;
 
 /// How many bytes of calls and answers are kept at most. If there are more, reading waits.
-const MOST_BYTES: usize = 16 << 20;
+const MOST_BYTES: usize = 64 << 20;
 
 /// How many calls share a write at most.
 const GROUP: usize = 256;
@@ -68,16 +68,35 @@ struct Null {
 /// About how many bytes a conversion takes that waits for its answer.
 const WAITING: usize = 512;
 
-impl Reply {
-    fn line(self, gate: &Gate) -> String {
-        match self {
-            Self::Line(line) => line,
-            Self::Null(null) => {
-                let answer = match null.handle {
-                    Some(handle) => Answer::shared(handle),
-                    None => Answer::report(&gate.null_report(&null.envelope)),
-                };
-                answer.with_id(null.id).line()
+/// Writes null answers down. A flood asks for many of one size: they differ in their `id` alone.
+struct NullLines<'g> {
+    gate: &'g Gate,
+    /// What stands before the `id`, and after it.
+    around_id: HashMap<HistogramSize, (String, String)>,
+}
+
+impl NullLines<'_> {
+    /// How many sizes are remembered.
+    const SIZES: usize = 64;
+
+    fn line(&mut self, null: Null) -> String {
+        let report = |gate: &Gate| Answer::report(&gate.null_report(&null.envelope));
+        match (null.handle, null.id) {
+            (Some(handle), id) => Answer::shared(handle).with_id(id).line(),
+            (None, None) => report(self.gate).line(),
+            (None, Some(id)) => {
+                let size = null.envelope.histogram_size;
+                if self.around_id.len() >= Self::SIZES && !self.around_id.contains_key(&size) {
+                    self.around_id.clear();
+                }
+                let (before, after) = self.around_id.entry(size).or_insert_with(|| {
+                    let mark = "here";
+                    let line = report(self.gate).with_id(Some(mark.into())).line();
+                    let parts = line.split_once("\"here\"");
+                    let parts = parts.map(|(before, after)| (before.to_owned(), after.to_owned()));
+                    parts.unwrap_or_default()
+                });
+                [before.as_str(), &id.to_string(), after.as_str()].concat()
             }
         }
     }
@@ -405,6 +424,10 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
 /// Writes answers, those of conversions each at its moment.
 fn write(shared: &Shared, gate: &Gate, output: impl Write) -> io::Result<()> {
     let mut output = BufWriter::new(output);
+    let mut nulls = NullLines {
+        gate,
+        around_id: HashMap::new(),
+    };
     let mut lines: Vec<Reply> = Vec::new();
     let mut state = shared.lock();
     loop {
@@ -439,10 +462,56 @@ fn write(shared: &Shared, gate: &Gate, output: impl Write) -> io::Result<()> {
         }
         drop(state);
         for reply in lines.drain(..) {
-            output.write_all(reply.line(gate).as_bytes())?;
+            let line = match reply {
+                Reply::Line(line) => line,
+                Reply::Null(null) => nulls.line(*null),
+            };
+            output.write_all(line.as_bytes())?;
         }
         output.flush()?;
         shared.room.notify_one();
         state = shared.lock();
+    }
+}
+
+#[cfg(all(test, feature = "psl"))]
+mod tests {
+    use bigbird::Profile;
+    use serde_json::json;
+
+    use super::*;
+    use crate::call::Call;
+    use crate::config::Config;
+    use crate::options::ConversionOptions;
+
+    /// A null answer is written as any other is, whatever its `id`.
+    #[test]
+    fn null_lines_are_as_others() {
+        let service = "https://agg.example";
+        let config = Config::new(Profile::BigBird).with_service(service);
+        let gate = Gate::new(config.for_testing());
+        let mut nulls = NullLines {
+            gate: &gate,
+            around_id: HashMap::new(),
+        };
+        for (size, id) in (1..200).zip(
+            [json!(7), json!("here"), json!({"a": [1, "\"here\""]})]
+                .iter()
+                .cycle(),
+        ) {
+            let call = Call::new("shop.example", Timestamp(0));
+            let call = gate.conversion(&call, &ConversionOptions::new(service, size));
+            let envelope = call.unwrap().envelope();
+            let expected = Answer::report(&gate.null_report(&envelope));
+            for id in [Some(id.clone()), None] {
+                let null = Null {
+                    id: id.clone(),
+                    handle: None,
+                    envelope: envelope.clone(),
+                };
+                assert_eq!(nulls.line(null), expected.clone().with_id(id).line());
+            }
+        }
+        assert!(nulls.around_id.len() <= NullLines::SIZES);
     }
 }
