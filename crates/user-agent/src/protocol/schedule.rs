@@ -51,8 +51,9 @@ pub struct Arrivals {
 }
 
 impl Default for Pace {
-    /// Two seconds, in which what is taken is done even if every conversion is the largest possible:
-    /// `cargo bench -p bigbird-store --bench flood` measures it.
+    /// Two seconds, in which what is taken is done even if every conversion is the largest possible, in
+    /// epochs of a week: `cargo bench -p bigbird-store --bench flood` measures it. With shorter epochs
+    /// a conversion reads more of them.
     fn default() -> Self {
         Self {
             delay: Duration::from_secs(2),
