@@ -278,6 +278,7 @@ impl SqliteStore {
         };
         if limit(0).is_ok() {
             let _ = self.checkpoint_as("RESTART");
+            // It changes nothing, so it does not count either.
             let _ = self.lock().and_then(|device| self.write_back(&device));
             let _ = limit(-1);
         }
@@ -317,6 +318,7 @@ impl SqliteStore {
         if self.in_use {
             self.write_back(&Device {
                 closed_cleanly: true,
+                writes: device.writes.wrapping_add(1),
                 ..device
             })?;
         } else {
@@ -342,6 +344,7 @@ impl SqliteStore {
             if device.closed_cleanly {
                 self.write_back(&Device {
                     closed_cleanly: false,
+                    writes: device.writes.wrapping_add(1),
                     ..device
                 })?;
             } else {
@@ -392,10 +395,6 @@ impl SqliteStore {
 
     /// Writes the row about the device, and ends the transaction.
     fn write_back(&self, device: &Device) -> Result<(), Problem> {
-        let device = Device {
-            writes: device.writes.wrapping_add(1),
-            ..device.clone()
-        };
         let written = device.save(&self.connection).and_then(|()| {
             self.connection.execute_batch("COMMIT")?;
             Ok(())

@@ -42,6 +42,8 @@ enum Event {
     },
     Enable(bool),
     Maintain,
+    /// A slice of it, so that calls come in between.
+    Upkeep,
     /// The process ends, and another opens the store.
     Reopen,
 }
@@ -150,6 +152,7 @@ fn event() -> impl Strategy<Value = Event> {
         }),
         1 => any::<bool>().prop_map(Event::Enable),
         1 => Just(Event::Maintain),
+        6 => Just(Event::Upkeep),
         2 => Just(Event::Reopen),
     ]
 }
@@ -217,6 +220,11 @@ fn happen<S: Storage>(agent: &mut UserAgent<S, Sequence>, event: &Event, now: i6
         }
         Event::Enable(enabled) => format!("{:?}", agent.set_enabled(*enabled)),
         Event::Maintain => format!("{:?}", agent.maintain(moment)),
+        Event::Upkeep => {
+            // Invisible to whoever calls, and to the budgets.
+            agent.upkeep(moment).unwrap();
+            String::new()
+        }
         Event::Reopen => String::new(),
     }
 }
@@ -285,6 +293,8 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
             let store = SqliteStore::open(&path, &StoreOptions::default()).unwrap();
             let reopened = UserAgent::new(config.clone(), store, draws, Timestamp(now));
             file = Some(reopened.unwrap());
+            // Under a clock that steps back it matters when a round of upkeep begins.
+            memory.start_upkeep();
         }
         let agent = file.as_mut().unwrap();
         let (got, expected) = (happen(agent, event, now), happen(&mut memory, event, now));
@@ -296,6 +306,8 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
             "{event:?}"
         );
     }
+    let Ok(()) = memory.maintain(Timestamp(now));
+    file.as_mut().unwrap().maintain(Timestamp(now)).unwrap();
     drop(file);
     let checked = bigbird_store::check(&path).unwrap();
     assert_eq!(

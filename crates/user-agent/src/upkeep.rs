@@ -95,9 +95,14 @@ impl Upkeep {
 
     /// Commits a transaction.
     pub(crate) fn commit<E>(&mut self, transaction: impl Transaction<E>) -> Result<(), E> {
-        // If it fails, the revision may be either, and the look begins anew.
-        self.revision = self.revision.wrapping_add(1);
-        transaction.commit()
+        let committed = transaction.commit();
+        match &committed {
+            Ok(()) => self.revision = self.revision.wrapping_add(1),
+            // The revision may be either: one more by somebody else would go unnoticed.
+            Err(_) if self.stage != Stage::Rest => self.start_over(),
+            Err(_) => {}
+        }
+        committed
     }
 
     /// Does a slice, and says whether there is more to do.
