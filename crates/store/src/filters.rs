@@ -191,8 +191,7 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// Removes filters of epochs that were pruned, and closings of epochs that no request can reach, at
-    /// most so many.
+    /// Removes filters and closings of epochs that were pruned, at most so many.
     pub(crate) fn forget_filters(&mut self, forgotten: Forgotten) -> Result<(), Problem> {
         let mut gone = Vec::new();
         scan(
@@ -216,7 +215,7 @@ impl SqliteTransaction<'_> {
         }
         let mut open = Vec::new();
         scan_closed(self.connection(), |site, until, seal| {
-            if until < forgotten.unreachable {
+            if until < forgotten.pruned {
                 open.push((site, seal));
             }
             Ok(())

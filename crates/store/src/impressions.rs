@@ -657,13 +657,13 @@ pub(crate) fn migrate_to_4(connection: &Connection) -> Result<(), Problem> {
          CREATE INDEX site_size_by_units ON site_size (epoch, units DESC, oldest);
 
          CREATE TABLE admission_4 (
-             epoch INTEGER NOT NULL,
              block INTEGER NOT NULL,
+             epoch INTEGER NOT NULL,
              entries BLOB NOT NULL,
              checksum INTEGER NOT NULL,
              PRIMARY KEY (epoch, block)
          ) STRICT, WITHOUT ROWID;
-         INSERT INTO admission_4 SELECT epoch, block, entries, checksum FROM admission;
+         INSERT INTO admission_4 SELECT block, epoch, entries, checksum FROM admission;
          DROP TABLE admission;
          ALTER TABLE admission_4 RENAME TO admission;",
     )?;

@@ -53,10 +53,16 @@ pub struct SqliteStore {
     identity: Option<Identity>,
     /// Whether a transaction has begun, so that the database file says that there is a log.
     in_use: bool,
+    /// Whether something was deleted since what is deleted was last taken out of the files.
+    pub(crate) unerased: bool,
     /// Whether a transaction was taken back because the disk failed: what it wrote may still be in the
     /// log.
     interrupted: Cell<bool>,
 }
+
+/// How many pages are given back at a time, so that nobody waits for it; the rest is used again, or
+/// given back the next time.
+const MOST_PAGES: u32 = 1000;
 
 impl SqliteStore {
     /// Opens a store, and verifies its ledger.
@@ -139,6 +145,7 @@ impl SqliteStore {
             wait: options.wait,
             identity: Identity::of(&metadata),
             in_use: false,
+            unerased: false,
             interrupted: Cell::new(false),
         };
         store.configure(options)?;
@@ -284,9 +291,10 @@ impl SqliteStore {
         }
     }
 
-    /// Gives pages back that nothing is on.
+    /// Gives pages back that nothing is on. What was on them is overwritten already.
     fn vacuum(&self) -> Result<(), Problem> {
-        let mut statement = self.connection.prepare("PRAGMA incremental_vacuum")?;
+        let sql = format!("PRAGMA incremental_vacuum({MOST_PAGES})");
+        let mut statement = self.connection.prepare(&sql)?;
         let mut rows = statement.query([])?;
         // Each step gives one back.
         while rows.next()?.is_some() {}

@@ -122,8 +122,10 @@ impl<'t> SqliteTransaction<'t> {
         self.device.save(self.connection())?;
         self.connection().prepare_cached("COMMIT")?.execute([])?;
         self.finished = true;
-        if self.erase && self.deleted {
+        self.store.unerased |= self.deleted;
+        if self.erase && self.store.unerased {
             self.store.erase();
+            self.store.unerased = false;
         }
         Ok(())
     }
@@ -232,7 +234,7 @@ impl<'t> SqliteTransaction<'t> {
             unreachable,
         )? || exists(
             "SELECT EXISTS (SELECT 1 FROM closed WHERE until < ?)",
-            unreachable,
+            pruned,
         )? || exists(in_open, unreachable)?
             || self.has_impressions_before(pruned)?)
     }

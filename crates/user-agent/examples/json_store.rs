@@ -220,7 +220,7 @@ impl Transaction<io::Error> for JsonTransaction<'_> {
             all.filters.retain(|row| row.0 >= gone.pruned);
             all.admissions.retain(|row| row.1 >= gone.unreachable);
             all.impressions.retain(|row| row.0 >= gone.unreachable);
-            all.closings.retain(|row| row.1 >= gone.unreachable);
+            all.closings.retain(|row| row.1 >= gone.pruned);
             all.objects
                 .retain(|stored| stored.object.created() >= gone.pruned);
         }

@@ -667,14 +667,16 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             let moments = [last_clear, latest, latest_use].into_iter().flatten();
             let last = moments.fold(now, Timestamp::max);
             let unused = next(work.epoch(last)).max(first_epoch);
+            if work.state.timeline.eras().is_empty() {
+                // Nothing was used; or the store was reset, and what is closed must stay so.
+                return Ok(());
+            }
             let rules = work.config.rules();
             work.state.timeline.renumber(&rules, now, unused);
             work.state.last_clear = Some(now);
             work.state.latest = latest.map(|_| now);
             work.state.latest_use = Some(now);
-            if !work.state.timeline.eras().is_empty() {
-                work.close_before(next(unused));
-            }
+            work.close_before(next(unused));
             Ok(())
         })
     }
@@ -755,11 +757,6 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         self.upkeep.is_due(now)
     }
 
-    /// Lets the next round of upkeep wait for a day, as after one that ended.
-    pub(crate) fn put_off_upkeep(&mut self, now: Timestamp) {
-        self.upkeep.finish(now);
-    }
-
     /// Removes a slice of what no request can reach any more, and says whether there is more to do:
     /// rows of epochs before the longest lookback, whether or not anything was ever charged in them,
     /// expired impressions, and the names of sites that nothing else names. To be called while it is
@@ -772,8 +769,13 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// If the store failed. It begins anew with the next call then.
     pub fn upkeep(&mut self, now: Timestamp) -> Result<bool, S::Error> {
         let transaction = self.storage.begin()?;
-        self.upkeep
-            .slice(transaction, self.gate.config(), &mut self.randomness, now)
+        let config = self.gate.config();
+        let randomness = &mut self.randomness;
+        let done = self.upkeep.slice(transaction, config, randomness, now);
+        if done.is_err() {
+            self.upkeep.start_over();
+        }
+        done
     }
 
     /// What a call that measures would give: the same, of which nothing is applied.
@@ -817,6 +819,9 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             // The draft looks at the oldest epoch first, which chooses the start of epochs.
             work.begin_epochs(work.oldest(now));
             work.used_at(now);
+            // A closing must not be forgotten while the epochs are open in which it holds: with this
+            // they are closed when nobody can reach them any more.
+            work.state.latest = work.state.latest.max(Some(now));
             let until = work.epoch(work.state.latest_of(now));
             for site in work.site_ids(sites, true)? {
                 work.close_site(site, until)?;

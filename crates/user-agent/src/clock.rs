@@ -196,10 +196,13 @@ impl Timeline {
     }
 
     /// Gives the epoch of a moment, and every later one, a new index from `first` on, which is larger
-    /// than any that was used. The epochs keep their places in time, and get these rules.
+    /// than any that was used. The epoch keeps its place in time and its rules; those after it get
+    /// these.
     pub(crate) fn renumber(&mut self, rules: &Rules, now: Timestamp, first: EpochIndex) {
-        let begins = self.epoch(now).and_then(|current| self.beginning(current));
-        let Some(begins) = begins else {
+        let current = self.epoch(now);
+        let begins = current.and_then(|current| self.beginning(current));
+        let old = current.and_then(|current| self.rules(current).cloned());
+        let (Some(begins), Some(old)) = (begins, old) else {
             return;
         };
         let eras = Arc::make_mut(&mut self.0);
@@ -207,8 +210,9 @@ impl Timeline {
         eras.push(Era {
             first,
             begins,
-            rules: rules.clone(),
+            rules: old,
         });
+        self.change(rules, now);
     }
 
     /// Forgets the eras that ended before the last epoch that was pruned. Their moments fall into
@@ -309,5 +313,18 @@ mod tests {
         // At the end of time there is no next epoch.
         timeline.change(&rules(2), Timestamp(i64::MAX));
         assert_eq!(timeline.eras().len(), 2);
+    }
+
+    /// The current epoch keeps its end under other rules, so that no part of it is open again.
+    #[test]
+    fn renumbered_epochs_keep_their_places() {
+        let day = |days: i64| Timestamp(days * DAY_MS);
+        let mut timeline = Timeline::starting(day(0), rules(30));
+        timeline.renumber(&rules(7), day(20), EpochIndex(1000));
+        let at = |days| timeline.epoch(day(days)).unwrap().0;
+        assert_eq!((at(0), at(20), at(29)), (1000, 1000, 1000));
+        assert_eq!((at(30), at(36), at(37)), (1001, 1001, 1002));
+        assert!(at(-1) < 1000);
+        assert_eq!(timeline.beginning(EpochIndex(1001)), Some(day(30)));
     }
 }

@@ -226,7 +226,7 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
             ledger.forget_admissions_before(unreachable);
             impressions.prune_before(pruned);
             impressions.clear_before(unreachable);
-            closed.retain(|_, until| *until >= unreachable);
+            closed.retain(|_, until| *until >= pruned);
             objects.retain(|_, stored| stored.object.created() >= pruned);
         }
         sites.forget(&changes.unnamed);

@@ -182,7 +182,8 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
                 found |= match row {
                     Row::Filter(epoch, ..) => epoch < pruned,
                     Row::Object(stored) => stored.object.created() < pruned,
-                    Row::Admission(_, epoch, _) | Row::Closing(_, epoch) => epoch < unreachable,
+                    Row::Closing(_, until) => until < pruned,
+                    Row::Admission(_, epoch, _) => epoch < unreachable,
                     Row::Name(..) | Row::Impression(..) => false,
                 };
             })?;
@@ -207,8 +208,8 @@ pub struct Forgotten {
     /// until one of them, objects created in one of them. They pay nothing any more.
     pub pruned: EpochIndex,
     /// No request can reach an epoch before this one, as time has gone on; but it was not closed,
-    /// so that a clock which is wrong does not end the API. Its admissions, its impressions and the
-    /// sites closed until then go. What it paid stays.
+    /// so that a clock which is wrong does not end the API. Its admissions and its impressions go. What
+    /// it paid stays, and so do sites closed until then.
     pub unreachable: EpochIndex,
     /// How many rows of each kind go at most, objects excepted; a store that removes all of them in a
     /// moment may remove more.

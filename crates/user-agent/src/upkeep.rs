@@ -148,7 +148,7 @@ impl Upkeep {
     }
 
     /// Ends a round.
-    pub(crate) fn finish(&mut self, now: Timestamp) {
+    fn finish(&mut self, now: Timestamp) {
         *self = Self {
             finished: Some(now),
             in_use: self.used.len(),

@@ -369,10 +369,13 @@ fn what_nobody_can_reach_is_forgotten() {
     for rows in [Rows::Admissions, Rows::Closings, Rows::Names] {
         let Ok(()) = tx.visit(rows, &mut |row| panic!("{row:?}"));
     }
-    // The epochs were not closed: a clock that is wrong while nothing is measured ends nothing.
-    save(&mut agent, "news.example", None, 0, 12 * day);
-    let call = Call::new("other.example", at(12 * day + 1));
-    assert_eq!(measure(&mut agent, &call, &options(0.1)), [4, 0, 0]);
+    // Epochs after the closing were not closed: a clock that is wrong while nothing is measured ends
+    // nothing. And where the closing held, it was not forgotten before the epoch was closed.
+    for (days, expected) in [(20, [4, 0, 0]), (9, [0, 0, 0])] {
+        save(&mut agent, "news.example", None, 0, days * day);
+        let call = Call::new("shop.example", at(days * day + 1));
+        assert_eq!(measure(&mut agent, &call, &options(0.1)), expected);
+    }
 }
 
 /// A store that counts what is written.

@@ -238,7 +238,7 @@ fn arrivals_over_the_limit_touch_nothing() {
     assert!(session.end().is_empty());
 }
 
-/// A site that asks to be forgotten more often than is taken is forgotten all the same, when nobody waits.
+/// A site that asks to be forgotten more often than is taken is forgotten all the same, a delay later.
 #[test]
 fn asking_to_be_forgotten_too_often_is_put_off_and_done() {
     let one = Arrivals {
@@ -252,7 +252,7 @@ fn asking_to_be_forgotten_too_often_is_put_off_and_done() {
     // Its one arrival is used up, unless the machine has slept for all of the delay.
     session.send(&forget);
     assert_eq!(session.receive(), json!({"ok": true, "id": 2}));
-    // What the user asks for comes after what waits; and what was put off before the end.
+    // What was put off is done before the end.
     session.send(&json!({"event": "status", "id": 3}));
     session.receive();
     let stored = session.finish();

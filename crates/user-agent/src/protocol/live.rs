@@ -4,7 +4,7 @@
 //! One thread reads and parses: it knows when a call arrived, tells what is wrong with it, and hands it to
 //! the [`Scheduler`]. One makes the calls in their order. One writes answers, each at its moment.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, BufRead, BufWriter, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -47,6 +47,8 @@ struct Task {
 enum What {
     /// A page's call, which is answered as the scheduler says.
     Page(PageCall),
+    /// A site asks to be forgotten. It was answered.
+    Forget(Site),
     /// What the user asks for.
     Own(Asked),
 }
@@ -68,7 +70,8 @@ struct Null {
 /// About how many bytes a conversion takes that waits for its answer.
 const WAITING: usize = 512;
 
-/// Writes null answers down. A flood asks for many of one size: they differ in their `id` alone.
+/// Writes null answers down. A flood asks for many of one size: they differ in their `id` alone, as long
+/// as an answer carries no sealed bytes.
 struct NullLines<'g> {
     gate: &'g Gate,
     /// What stands before the `id`, and after it.
@@ -104,14 +107,37 @@ impl NullLines<'_> {
 
 struct State {
     scheduler: Scheduler<Task, Reply>,
-    /// Sites that asked to be forgotten more often than is taken: each is, once, when nobody waits.
-    to_forget: BTreeSet<Site>,
+    /// Sites that asked to be forgotten more often than is taken, and when: each is, once, a delay later.
+    to_forget: BTreeMap<Site, (Moment, Timestamp)>,
     /// Answers that wait for nothing.
     ready: VecDeque<String>,
     bytes: usize,
     input_ended: bool,
     all_done: bool,
     output_closed: bool,
+}
+
+impl State {
+    /// Lets sites be forgotten whose time has come: where that is among the calls depends on when they
+    /// arrived. Says whether there were any.
+    fn forget_due(&mut self, now: Moment) -> bool {
+        let mut any = false;
+        let scheduler = &mut self.scheduler;
+        self.to_forget.retain(|site, (due, asked)| {
+            if *due > now {
+                return true;
+            }
+            any = true;
+            scheduler.own(Task {
+                what: What::Forget(site.clone()),
+                id: None,
+                now: *asked,
+                bytes: 0,
+            });
+            false
+        });
+        any
+    }
 }
 
 struct Shared {
@@ -162,7 +188,7 @@ where
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
             scheduler: Scheduler::new(gate.config().pace),
-            to_forget: BTreeSet::new(),
+            to_forget: BTreeMap::new(),
             ready: VecDeque::new(),
             bytes: 0,
             input_ended: false,
@@ -233,7 +259,10 @@ impl Reader {
                 return;
             }
         }
-        self.shared.lock().input_ended = true;
+        let mut state = self.shared.lock();
+        state.forget_due(Moment::MAX);
+        state.input_ended = true;
+        drop(state);
         self.shared.work.notify_one();
     }
 
@@ -270,27 +299,31 @@ impl Reader {
                     }
                     _ => None,
                 };
-                let own = task(What::Own(asked), id.clone(), bytes);
                 let mut state = self.shared.lock();
-                match forgotten {
-                    // The user's own.
-                    None => state.scheduler.own(own),
-                    // A response of the site asks for it, so it counts as an impression does.
-                    Some(site) if state.scheduler.impression(arrival, &site, 1, own) => {}
-                    Some(site) => {
-                        state.to_forget.insert(site);
-                        drop(state);
-                        self.shared.work.notify_one();
-                        return self.shared.answer(Answer::done(), id);
-                    }
+                state.forget_due(arrival);
+                let Some(site) = forgotten else {
+                    state.bytes += bytes;
+                    state.scheduler.own(task(What::Own(asked), id, bytes));
+                    drop(state);
+                    return self.shared.work.notify_one();
+                };
+                // A response of the site asks for it, so it counts as an impression does, and is
+                // answered as one.
+                let forget = task(What::Forget(site.clone()), None, 0);
+                if !state.scheduler.impression(arrival, &site, 1, forget) {
+                    let later = (arrival + self.gate.config().pace.delay, now);
+                    state.to_forget.entry(site).or_insert(later);
                 }
-                state.bytes += bytes;
+                let line = Answer::done().with_id(id).line();
+                state.bytes += line.len();
+                state.ready.push_back(line);
             }
             Some(PageCall::Save(impression)) => {
                 let (site, units) = (impression.site().clone(), impression.units());
                 let save = task(What::Page(PageCall::Save(impression)), None, bytes);
                 let line = Answer::done().with_id(id).line();
                 let mut state = self.shared.lock();
+                state.forget_due(arrival);
                 if state.scheduler.impression(arrival, &site, units, save) {
                     state.bytes += bytes;
                 }
@@ -306,6 +339,7 @@ impl Reader {
                 }));
                 let measure = task(What::Page(PageCall::Measure(conversion)), id, bytes);
                 let mut state = self.shared.lock();
+                state.forget_due(arrival);
                 if state.scheduler.conversion(arrival, &site, measure, null) {
                     state.bytes += bytes;
                 }
@@ -332,7 +366,7 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
         while group.len() < GROUP
             && let Some(next) = state.scheduler.next()
         {
-            let alone = matches!(next.what, What::Own(_));
+            let alone = !matches!(next.what, What::Page(_));
             if alone && !group.is_empty() {
                 break;
             }
@@ -341,19 +375,8 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
                 break;
             }
         }
-        let done = group.is_empty() && state.to_forget.is_empty() && state.input_ended;
-        if state.output_closed || done {
+        if state.output_closed || (group.is_empty() && state.input_ended) {
             return;
-        }
-        if group.is_empty()
-            && let Some(site) = state.to_forget.pop_first()
-        {
-            drop(state);
-            let site = site.as_str().to_owned();
-            let forget = Asked::Play(Request::ClearImpressionsForSite { site });
-            // Whoever asked was answered.
-            let _ = server.own(&forget, clock(), 0);
-            continue;
         }
         if group.is_empty() && !more {
             // Whatever comes wakes it; and a day passes also if nothing comes.
@@ -369,6 +392,9 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
         if idle || looked_after.elapsed() >= UPKEEP {
             more = server.look_after(clock());
             looked_after = Instant::now();
+        } else {
+            // It may be due by what was done.
+            more = true;
         }
     }
 }
@@ -394,6 +420,11 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
                 let answer = server.own(&asked, now, missed).unwrap_or_else(|it| it);
                 shared.lock().bytes -= bytes;
                 shared.answer(answer, id);
+            }
+            What::Forget(site) => {
+                let site = site.as_str().to_owned();
+                let forget = Asked::Play(Request::ClearImpressionsForSite { site });
+                let _ = server.own(&forget, now, missed);
             }
             What::Page(call) => {
                 calls.push(call);
@@ -432,6 +463,9 @@ fn write(shared: &Shared, gate: &Gate, output: impl Write) -> io::Result<()> {
     let mut state = shared.lock();
     loop {
         let now = shared.now();
+        if state.forget_due(now) {
+            shared.work.notify_one();
+        }
         while let Some(reply) = state.scheduler.release(now) {
             state.bytes -= WAITING;
             lines.push(reply);
@@ -444,10 +478,10 @@ fn write(shared: &Shared, gate: &Gate, output: impl Write) -> io::Result<()> {
             if state.all_done && state.scheduler.all_answered() {
                 return Ok(());
             }
-            let wait = state
-                .scheduler
-                .next_release()
-                .map(|due| due.saturating_sub(now));
+            let forget = state.to_forget.values().map(|(due, _)| *due).min();
+            let next = [state.scheduler.next_release(), forget];
+            let next = next.into_iter().flatten().min();
+            let wait = next.map(|due| due.saturating_sub(now));
             state = match wait {
                 Some(wait) => {
                     let waited = shared.output.wait_timeout(state, wait);

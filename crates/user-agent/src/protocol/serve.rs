@@ -271,8 +271,8 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         match self.agent().upkeep(now) {
             Ok(more) => more,
             Err(error) => {
+                // It is tried again with the next call.
                 (self.serving.warn)(&format!("cleaning up: {error}"));
-                self.agent().put_off_upkeep(now);
                 false
             }
         }
