@@ -387,9 +387,11 @@ impl Ranking {
         }
     }
 
-    fn insert(&mut self, slots: &[Slot], at: u32) {
+    fn insert(&mut self, slots: &[Slot], at: u32, spare: &mut Vec<VecDeque<u32>>) {
         if let Self::One(first) = self {
-            *self = Self::Many(VecDeque::from([*first]));
+            let mut list = spare.pop().unwrap_or_default();
+            list.push_back(*first);
+            *self = Self::Many(list);
         }
         let Self::Many(list) = self else { return };
         let rank = |&at: &u32| slots[at as usize].rank(at);
@@ -400,6 +402,17 @@ impl Ranking {
             _ => {
                 let place = list.partition_point(|other| rank(other) < own);
                 list.insert(place, at);
+            }
+        }
+    }
+
+    /// Its buffer, emptied.
+    fn into_buffer(self) -> Option<VecDeque<u32>> {
+        match self {
+            Self::One(_) => None,
+            Self::Many(mut list) => {
+                list.clear();
+                Some(list)
             }
         }
     }
@@ -415,6 +428,9 @@ impl Ranking {
     }
 }
 
+/// How many buffers are kept of rankings that go one by one.
+const SPARE: usize = 64;
+
 /// The chains and rankings of an epoch with many impressions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Index {
@@ -422,6 +438,8 @@ pub(super) struct Index {
     callers: Map<SiteId, Chain>,
     match_values: Map<u32, Chain>,
     reach: Map<Reach, Ranking>,
+    /// Buffers of rankings that are gone.
+    spare: Vec<VecDeque<u32>>,
     /// The sites by size. Built when the epoch is first full.
     by_size: Option<BTreeSet<(SiteSize, SiteId)>>,
 }
@@ -432,7 +450,9 @@ impl Index {
         self.sites.clear();
         self.callers.clear();
         self.match_values.clear();
-        self.reach.clear();
+        let rankings = self.reach.drain();
+        self.spare
+            .extend(rankings.filter_map(|(_, ranking)| ranking.into_buffer()));
         self.by_size = None;
     }
 
@@ -504,9 +524,10 @@ impl Index {
     fn list(&mut self, slots: &[Slot], audiences: &Audiences, at: u32) {
         let (sites, callers) = audiences.members(slots[at as usize].audience);
         for reach in Reach::of(sites, callers) {
+            let spare = &mut self.spare;
             let ranking = self.reach.entry(reach);
             ranking
-                .and_modify(|ranking| ranking.insert(slots, at))
+                .and_modify(|ranking| ranking.insert(slots, at, spare))
                 .or_insert(Ranking::One(at));
         }
     }
@@ -516,8 +537,10 @@ impl Index {
         for reach in Reach::of(sites, callers) {
             if let Some(ranking) = self.reach.get_mut(&reach)
                 && !ranking.remove(slots, at)
+                && let Some(gone) = self.reach.remove(&reach)
+                && self.spare.len() < SPARE
             {
-                self.reach.remove(&reach);
+                self.spare.extend(gone.into_buffer());
             }
         }
     }
