@@ -325,8 +325,10 @@ fn first_reached(
 ) -> Result<(), Problem> {
     let keys = reach_of_query(query);
     let mut statements = Vec::with_capacity(keys.len());
-    for _ in &keys {
-        statements.push(connection.prepare_cached(REACHED)?);
+    for number in 0..keys.len() {
+        // All are read at once, so each is a statement of its own, which is found again by its text.
+        let sql = format!("{REACHED} -- {number}");
+        statements.push(connection.prepare_cached(&sql)?);
     }
     let mut lists = Vec::with_capacity(keys.len());
     for (statement, (site, caller)) in statements.iter_mut().zip(keys) {

@@ -547,7 +547,7 @@ fn connect_through(layer: &CStr, flags: OpenFlags, path: &Path) -> Result<Connec
     vfs::take_read_failure();
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags_and_vfs(path, flags, layer)?;
-    connection.set_prepared_statement_cache_capacity(64);
+    connection.set_prepared_statement_cache_capacity(256);
     Ok(connection)
 }
 
