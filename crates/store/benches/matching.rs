@@ -8,9 +8,9 @@
 
 use std::time::Instant;
 
-use bigbird::{FilterKind, Profile, ReadLimits, Timestamp};
+use bigbird::{ReadLimits, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_testing::{Folder, Half};
+use bigbird_testing::{Folder, Half, endless};
 use bigbird_user_agent::{
     Call, Config, ConversionOptions, ImpressionOptions, PageCall, Storage, UserAgent,
 };
@@ -20,18 +20,9 @@ const NOW: i64 = 20_000 * 86_400_000;
 const MATCHING: [u32; 3] = [10, 1_000, 100_000];
 const GROUP: usize = 50;
 
-/// The `big-bird` profile with budgets that are finite and never run dry.
+/// With the bound on what is read, or without.
 fn config(bounded: bool) -> Config {
-    let mut config = Config::new(Profile::BigBird)
-        .with_service(SERVICE)
-        .for_testing();
-    let mut policy = config.policy.to_builder();
-    for kind in FilterKind::ALL {
-        if kind != FilterKind::UserAction {
-            policy = policy.capacity(kind, 1e9);
-        }
-    }
-    config.policy = policy.build().unwrap();
+    let mut config = endless(SERVICE);
     if !bounded {
         config.read_limits = ReadLimits {
             relevant: u32::MAX,

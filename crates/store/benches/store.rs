@@ -11,10 +11,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use bigbird::{FilterKind, Profile, Timestamp};
+use bigbird::Timestamp;
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_testing::{Folder, Half, asked_for_instructions, asked_to_count, print_instructions};
-use bigbird_user_agent::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
+use bigbird_testing::{
+    Folder, Half, asked_for_instructions, asked_to_count, endless, print_instructions,
+};
+use bigbird_user_agent::{Call, ConversionOptions, ImpressionOptions, UserAgent};
 
 const SERVICE: &str = "https://agg.example";
 const STORED: [u32; 2] = [1_000, 100_000];
@@ -23,28 +25,13 @@ const NOW: i64 = 20_000 * DAY;
 
 type Agent = UserAgent<SqliteStore, Half>;
 
-/// The `big-bird` profile with budgets that are finite and never run dry.
-fn config() -> Config {
-    let mut config = Config::new(Profile::BigBird)
-        .with_service(SERVICE)
-        .for_testing();
-    let mut policy = config.policy.to_builder();
-    for kind in FilterKind::ALL {
-        if kind != FilterKind::UserAction {
-            policy = policy.capacity(kind, 1e9);
-        }
-    }
-    config.policy = policy.build().unwrap();
-    config
-}
-
 fn open(path: &Path) -> Agent {
     let options = StoreOptions {
         checkpoint_pages: 0,
         ..StoreOptions::default()
     };
     let store = SqliteStore::open_or_create(path, &options).unwrap();
-    UserAgent::new(config(), store, Half, Timestamp(0)).unwrap()
+    UserAgent::new(endless(SERVICE), store, Half, Timestamp(0)).unwrap()
 }
 
 /// Saves so many impressions over 28 days and five epochs, each of a user action of its own, ten of

@@ -6,7 +6,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bigbird_user_agent::Randomness;
+use bigbird::{FilterKind, Profile};
+use bigbird_user_agent::{Config, Randomness};
+
+/// The `big-bird` profile with budgets that are finite and never run dry, and one aggregation service:
+/// for benchmarks, in which every conversion charges.
+///
+/// # Panics
+/// Never: these capacities are a policy.
+pub fn endless(service: &str) -> Config {
+    let mut config = Config::new(Profile::BigBird)
+        .with_service(service)
+        .for_testing();
+    let mut policy = config.policy.to_builder();
+    for kind in FilterKind::ALL {
+        if kind != FilterKind::UserAction {
+            policy = policy.capacity(kind, 1e9);
+        }
+    }
+    config.policy = policy.build().unwrap();
+    config
+}
 
 /// A folder that goes away with the test.
 #[derive(Debug)]

@@ -9,10 +9,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use bigbird::{FilterKind, Profile, Timestamp};
-use bigbird_testing::{Half, instructions};
+use bigbird::Timestamp;
+use bigbird_testing::{Half, endless, instructions};
 use bigbird_user_agent::{
-    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, SharedConversion, UserAgent,
+    Action, Call, ConversionOptions, ImpressionOptions, Memory, SharedConversion, UserAgent,
 };
 
 const SERVICE: &str = "https://agg.example";
@@ -27,17 +27,7 @@ type Agent = UserAgent<Memory, Half>;
 /// A user agent with so many impressions over 28 days and five epochs, ten of which are for the
 /// shop. Its budgets are finite and never run dry.
 fn agent(stored: u32) -> (Agent, Action) {
-    let mut config = Config::new(Profile::BigBird)
-        .with_service(SERVICE)
-        .for_testing();
-    let mut policy = config.policy.to_builder();
-    for kind in FilterKind::ALL {
-        if kind != FilterKind::UserAction {
-            policy = policy.capacity(kind, 1e9);
-        }
-    }
-    config.policy = policy.build().unwrap();
-    let mut agent = UserAgent::in_memory(config, Half);
+    let mut agent = UserAgent::in_memory(endless(SERVICE), Half);
     for number in 0..stored {
         let site = format!("news-{}.example", number % 500);
         let advertiser = match number % (stored / 10) {

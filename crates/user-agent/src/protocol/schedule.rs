@@ -199,11 +199,6 @@ impl<W, A> Scheduler<W, A> {
         self.waiting.front().map(|(_, work)| work)
     }
 
-    /// How many calls wait to be done.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Takes what is to be done next, to be done now. A conversion has a ticket.
     pub fn begin(&mut self) -> Option<(Option<Ticket>, W)> {
         self.waiting.pop_front()
