@@ -1,38 +1,39 @@
-//! What saving and reporting cost, next to the plain algorithm on the same work, in one run:
-//! `cargo bench -p bigbird`.
+//! Benchmarks of saving and reporting, compared to the plain algorithm on the same work, in one
+//! run: `cargo bench -p bigbird`.
 //!
-//! With `-- --instructions`, the instructions of a round of each row are counted instead.
+//! With `-- --instructions`, this counts the instructions of each row instead.
 //!
-//! Every row is measured in rounds, and all rows take turns, so that a busy machine disturbs all of
-//! them alike; the median of the rounds is printed.
+//! Every row is measured in rounds, and the rows are run in turn, so that a busy machine disturbs
+//! all of them equally. The median of the rounds is printed.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "small numbers"
+    reason = "the numbers are small"
 )]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bigbird::{
-    AttributionQuery, Device, EpochIndex, Impression, ImpressionStore, Policy, ReadLimits, Request,
-    SiteId, StoreLimits, Timestamp, UserAction, Window, Workspace,
+    AttributionQuery, Device, EpochIndex, Impression, ImpressionStore, Policy, ReadLimits,
+    ReportRequest, SiteId, StoreLimits, Timestamp, UserAction, Window, Workspace,
 };
 use bigbird_reference::{Ad, Ask, Reference};
-use bigbird_testing::{asked_for_instructions, asked_to_count, print_instructions};
+use bigbird_testing::{
+    CountingAllocator, asked_for_instructions, asked_to_count, print_instructions,
+};
 
 const EPOCHS: i64 = 5;
 const SHOP: SiteId = SiteId(1_000_000);
-/// The match value of the ten impressions that a request by match value names.
+/// The match value of the ten impressions that a query by match value selects.
 const CAMPAIGN: u32 = 7;
 const ROUNDS: usize = 41;
 
 fn main() {
-    // Cargo passes flags such as `--bench`; a name filters nothing here, all rows belong together.
+    // Cargo passes flags such as `--bench`. Rows cannot be selected by name, because the rows are
+    // compared with each other.
     let mut rows = Vec::new();
     for (stored, sites) in [(1_000, 20), (100_000, 1_000)] {
         rows.extend(store_rows(stored, sites));
@@ -48,7 +49,7 @@ fn main() {
     }
     if asked_for_instructions() {
         let ours = rows.iter().filter(|row| !row.name.contains("plain"));
-        // Rounds are long enough to include what happens now and then.
+        // Rounds are long enough to include work that happens only now and then.
         return print_instructions(ours.map(|row| (row.name.clone(), 1, 3)));
     }
     for _ in 0..ROUNDS {
@@ -63,13 +64,13 @@ fn main() {
     print_memory();
 }
 
-/// One thing to measure.
+/// One operation to measure.
 struct Row {
     name: String,
     target: Option<f64>,
-    /// The row whose work is contained in this one's, and is not to be counted.
+    /// The name of a row whose time is subtracted, because this row includes the same work.
     minus: Option<&'static str>,
-    /// How many things one iteration does.
+    /// The number of operations in one iteration.
     per_iteration: f64,
     iterations: usize,
     run: Box<dyn FnMut(usize)>,
@@ -88,20 +89,22 @@ fn row(name: impl Into<String>, iterations: usize, run: impl FnMut(usize) + 'sta
     }
 }
 
-/// All four kinds of filters finite, and so large that they never run dry; the paper's cap.
+/// A policy in which all four kinds of filters are finite, but so large that they are never
+/// depleted. The domain cap is the paper's.
 fn policy() -> Policy {
     Policy::builder()
-        .querier(1e9)
-        .global(1e9)
-        .impression_site(1e9)
-        .conversion_site(1e9)
+        .querier_budget(1e9)
+        .global_budget(1e9)
+        .impression_site_quota(1e9)
+        .conversion_site_quota(1e9)
         .domain_cap(2)
         .build()
         .unwrap()
 }
 
-/// Impression `number`: spread over epochs and sites, for one of a hundred advertisers;
-/// ten of them, two in each epoch, are for the shop, and the same ten are of the campaign.
+/// Impression `number`. Impressions are spread over epochs and sites, and each is for one of a
+/// hundred advertisers. Ten of them, two in each epoch, are for the shop, and the same ten belong
+/// to the campaign.
 fn ad(number: usize, sites: usize) -> (i64, Ad) {
     let epoch = (number as i64) % EPOCHS;
     let ours = number < 10;
@@ -129,7 +132,7 @@ fn ad(number: usize, sites: usize) -> (i64, Ad) {
     (epoch, ad)
 }
 
-/// The same impression for the store.
+/// Calls `then` with the same impression in the form that the store takes.
 fn with_impression<R>(ad: &Ad, then: impl FnOnce(&Impression<'_>) -> R) -> R {
     then(black_box(&Impression {
         intermediary: ad.intermediary.map(SiteId),
@@ -174,8 +177,8 @@ fn query(action: u64, by_campaign: bool) -> AttributionQuery {
     query.match_values(campaign).build().unwrap()
 }
 
-fn request(action: u64, current: i64) -> Request {
-    Request {
+fn request(action: u64, current: i64) -> ReportRequest {
+    ReportRequest {
         querier: SHOP,
         conversion_site: SHOP,
         user_action: UserAction(action),
@@ -204,8 +207,8 @@ fn reports(stored: usize, sites: usize, by_campaign: bool) -> impl FnMut(usize) 
     }
 }
 
-/// Into a small store from empty on, its indexes being built on the way; into a large one on top
-/// of what it has.
+/// Saves into a store. The small store starts empty, so this includes building its indexes. The
+/// large store starts with `stored` impressions.
 fn save_row(stored: usize, sites: usize) -> Row {
     const SAVES: usize = 1_000;
     let from_empty = stored == SAVES;
@@ -214,7 +217,7 @@ fn save_row(stored: usize, sites: usize) -> Row {
     let mut ads: Vec<_> = (0..SAVES).map(|number| ad(10 + number, sites)).collect();
     let name = match from_empty {
         true => format!("save, from 0 to {stored} stored"),
-        false => format!("save, from {stored} stored on"),
+        false => format!("save, with {stored} stored"),
     };
     row(name, SAVES, move |_| {
         if from_empty {
@@ -229,8 +232,8 @@ fn save_row(stored: usize, sites: usize) -> Row {
     })
 }
 
-/// Into an epoch that is full, so that every save displaces an impression. Displaced ones are swept
-/// out now and then; a round is long enough to include that.
+/// Saves into a full epoch, so that every save displaces an impression. Displaced impressions are
+/// compacted now and then, and a round is long enough to include that.
 fn full_row(distinct: bool) -> Row {
     const FULL: u32 = 20_000;
     let limits = StoreLimits {
@@ -310,7 +313,7 @@ fn store_rows(stored: usize, sites: usize) -> Vec<Row> {
             ..by_campaign
         },
         row(
-            format!("  the same by the plain algorithm, {stored} stored"),
+            format!("  the same with the plain algorithm, {stored} stored"),
             (100_000 / stored).min(20),
             move |iterations| {
                 for _ in 0..iterations {
@@ -323,7 +326,7 @@ fn store_rows(stored: usize, sites: usize) -> Vec<Row> {
     ]
 }
 
-/// A simulated device: 3 impressions over 2 epochs, one report, in buffers that are used again.
+/// A simulated device: 3 impressions over 2 epochs and one report, with reused buffers.
 fn lab_rows() -> Vec<Row> {
     fn run(saves: usize, reports: usize) -> impl FnMut(usize) {
         let mut device = Device::<ImpressionStore>::new(policy());
@@ -377,7 +380,10 @@ fn print(rows: &mut [Row]) {
         row.rounds.sort_by(f64::total_cmp);
     }
     let median = |row: &Row| row.rounds[row.rounds.len() / 2];
-    println!("{:<55} {:>12} {:>12}", "median of one", "time", "target");
+    println!(
+        "{:<55} {:>12} {:>12}",
+        "operation (median)", "time", "target"
+    );
     for row in &*rows {
         let contained = row.minus.map_or(0.0, |name| {
             median(rows.iter().find(|other| other.name == name).unwrap())
@@ -392,7 +398,7 @@ fn print(rows: &mut [Row]) {
         let many = time(&format!("report, 100000 stored, 10 match by {by}"));
         println!(
             "{:<55} {:>11.1}× {:>11}×",
-            format!("100,000 stored against 1,000, by {by}"),
+            format!("100,000 stored compared to 1,000, by {by}"),
             many / few,
             5
         );
@@ -400,7 +406,7 @@ fn print(rows: &mut [Row]) {
     for stored in ["1000", "100000"] {
         let plain = time(&format!("plain algorithm, {stored} stored"));
         let ours = time(&format!("report, {stored} stored, 10 match by conversion"));
-        let name = format!("the plain algorithm against ours, {stored} stored");
+        let name = format!("plain algorithm compared to ours, {stored} stored");
         println!("{name:<55} {:>11.0}×", plain / ours);
     }
 }
@@ -433,9 +439,9 @@ fn print_memory() {
             limit(true)
         );
         let bytes = memory(|| filled(stored, sites));
-        let name = "  with what user actions were admitted to";
+        let name = "  including the admissions of user actions";
         println!("{name:<55} {:>9} B", bytes.div_ceil(stored));
-        // Every impression with a match value and an advertiser of its own.
+        // Each impression has its own match value and its own advertiser.
         let bytes = memory(|| {
             let mut store = ImpressionStore::new(StoreLimits::default());
             for number in 0..stored {
@@ -446,37 +452,19 @@ fn print_memory() {
             }
             store
         });
-        let name = "  of impressions with nothing in common";
+        let name = "  if impressions have nothing in common";
         println!("{name:<55} {:>9} B", bytes.div_ceil(stored));
     }
 }
 
-/// The bytes that what is built takes.
+/// The number of bytes that the built value takes.
 fn memory<T>(build: impl FnOnce() -> T) -> usize {
-    let before = ALLOCATED.load(Ordering::Relaxed);
+    let before = ALLOCATOR.bytes();
     let built = build();
-    let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+    let bytes = ALLOCATOR.bytes() - before;
     drop(black_box(built));
     bytes
 }
 
-/// The system's allocator, counting what is in use.
-struct Counting;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-#[allow(unsafe_code, reason = "an allocator that counts must be an allocator")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();

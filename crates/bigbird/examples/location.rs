@@ -1,25 +1,25 @@
 //! On-device location analytics with the same budget manager: `cargo run --example location`.
 //!
-//! A phone remembers which places its owner visited. An analytics service asks how often people of
-//! a city go to cafés, parks, shops and gyms; the phone answers with a bounded vector of counts,
-//! one number per category, which is summed over many phones and noised.
+//! A phone remembers which places its owner visited. An analytics service asks how often people in
+//! a city go to cafés, parks, shops and gyms. The phone answers with a bounded vector of counts,
+//! one number per category. The vectors of many phones are summed, and noise is added to the sum.
 //!
-//! What differs from ad measurement, and what an application has to bring:
+//! An application has to define three things, which differ here from ad measurement:
 //!
-//! * the event is a [`Visit`], and the "impression site" that pays for it is the venue;
-//! * the report is a vector of counts, each clipped to a bound, not a value that is divided;
-//! * removing visits can only make counts smaller, by at most the number removed. So the loss of
-//!   an epoch follows what is stored in *that epoch* even when a query spans several, where an
-//!   attribution always pays the worst case.
+//! * The event is a [`Visit`], and the "impression site" that pays for it is the venue.
+//! * The report is a vector of counts, each clipped to a bound, not a value that is divided.
+//! * Removing visits can only make counts smaller, by at most the number removed. So the loss of an
+//!   epoch depends on what is stored in *that epoch*, even when a query spans several epochs. An
+//!   attribution over several epochs always pays the worst case.
 
 use std::num::NonZeroU64;
 
 use bigbird::{
     Device, Draws, EpochIndex, Epsilon, EpsilonError, EventLog, Filter, Noise, Profile, Query,
-    Release, Relevant, Request, SiteId, UserAction, Window,
+    Release, Relevant, ReportRequest, SiteId, UserAction, Window,
 };
 
-/// What kind of place was visited.
+/// The kind of place that was visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Category {
     Cafe,
@@ -37,16 +37,17 @@ struct Visit {
     minutes: u32,
 }
 
-/// How many visits of at least some minutes there were, per category, at most `bound` each.
+/// A query for the number of visits per category, each of at least some minutes, clipped to
+/// `bound`.
 #[derive(Debug)]
 struct CountVisits {
-    request: Request,
+    request: ReportRequest,
     at_least_minutes: u32,
     bound: u32,
     epsilon: Epsilon,
 }
 
-/// The report: how many visits of each category.
+/// The report: the number of visits of each category.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct VisitCounts([u32; CATEGORIES]);
 
@@ -72,11 +73,11 @@ impl Query for CountVisits {
     type Detail = Category;
     type Report = VisitCounts;
 
-    fn request(&self) -> Request {
+    fn request(&self) -> ReportRequest {
         self.request
     }
 
-    /// The noise hides everything that one phone can say: a full vector.
+    /// The noise hides the largest vector that one phone can report.
     fn noise(&self) -> Noise {
         let most = u64::from(self.bound) * CATEGORIES as u64;
         Noise::new(
@@ -102,7 +103,7 @@ impl Query for CountVisits {
         total(report)
     }
 
-    /// A clipped count falls by at most the clipped number of visits that are removed.
+    /// A clipped count falls by at most the clipped number of removed visits.
     fn epoch_sensitivity(&self, visits: &[Relevant<Category>]) -> u64 {
         total(&self.counts(visits))
     }
@@ -114,7 +115,7 @@ impl Query for CountVisits {
 
 const CITY: SiteId = SiteId(0);
 
-/// A phone with a week of visits: two in the first epoch, five in the second.
+/// A phone with two visits in the first epoch and five in the second.
 fn phone() -> Device<EventLog<Visit>> {
     let mut phone = Device::new(Profile::BigBird.policy());
     let visits = [
@@ -133,9 +134,9 @@ fn phone() -> Device<EventLog<Visit>> {
     phone
 }
 
-/// How many visits of ten minutes or more, at most two per category, in two epochs.
+/// The number of visits of ten minutes or more in two epochs, at most two per category.
 fn question(action: u64) -> Result<CountVisits, EpsilonError> {
-    let request = Request {
+    let request = ReportRequest {
         querier: CITY,
         conversion_site: CITY,
         user_action: UserAction(action),
@@ -162,9 +163,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     for epoch in [EpochIndex(0), EpochIndex(1)] {
-        let left = phone.balance(epoch, Filter::Querier(CITY)).remaining();
+        let left = phone
+            .balance(epoch, Filter::QuerierBudget(CITY))
+            .remaining();
         println!(
-            "left to the city in epoch {}: {}",
+            "querier budget left to the city in epoch {}: {}",
             epoch.0,
             left.unwrap_or_default()
         );
@@ -183,7 +186,8 @@ mod tests {
         assert_eq!(outcome.report, VisitCounts([2, 1, 1, 1]));
     }
 
-    /// Of a vector of 8 at ε 0.8, each visit that counts costs 0.1, in its own epoch.
+    /// The vector sums to at most 8 and ε is 0.8, so each visit that counts costs 0.1, in its own
+    /// epoch.
     #[test]
     fn an_epoch_pays_for_its_own_visits() {
         let outcome = phone().report(&question(100).unwrap(), &mut || 0.5);
@@ -194,7 +198,8 @@ mod tests {
         );
     }
 
-    /// 1 ε pays for the four visits of the second epoch twice, for the two of the first more often.
+    /// A budget of 1 ε pays for the four visits of the second epoch twice, and for the two visits
+    /// of the first epoch more often.
     #[test]
     fn an_epoch_that_cannot_pay_is_left_out_alone() {
         let mut phone = phone();
@@ -210,7 +215,8 @@ mod tests {
         assert!(matches!(fates[1], Fate::Dropped(_)));
     }
 
-    /// The promise behind the sensitivities: removing one epoch moves the report by no more.
+    /// The sensitivities are correct: removing one epoch changes the report by at most its
+    /// sensitivity.
     #[test]
     fn removing_an_epoch_moves_no_more_than_its_sensitivity() {
         let question = question(100).unwrap();

@@ -3,22 +3,22 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::{Check, EpochIndex, FilterKind, MicroEpsilon};
+use crate::{Check, EpochIndex, FilterKind, Limit, MicroEpsilon};
 
-/// What happened in each epoch of a request and why.
+/// A record of what happened in each epoch of a request, and why.
 ///
-/// It is for the person at the device and for tools there. It tells what is stored and spent, so
-/// it must never leave the device: it is no [`Release`](crate::Release), and nothing here turns it
-/// into bytes.
+/// It is meant for the user of the device and for tools on the device. It reveals what is stored
+/// and spent, so it must never leave the device. It is not a [`Release`](crate::Release), and
+/// nothing here turns it into bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
-    epochs: Vec<Record>,
-    /// Of all epochs, so that a decision that is reused allocates nothing.
+    epochs: Vec<EpochRecord>,
+    /// The checks of all epochs, in one list, so that a decision that is reused allocates nothing.
     checks: Vec<Check>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Record {
+struct EpochRecord {
     epoch: EpochIndex,
     matched: usize,
     loss: MicroEpsilon,
@@ -40,8 +40,8 @@ impl Decision {
         })
     }
 
-    /// The one cause to name when epochs were dropped: the first, in the order of [`Cause`], over
-    /// all dropped epochs.
+    /// The cause to report when epochs were dropped: the first one, in the order of [`Cause`],
+    /// among all dropped epochs.
     pub fn first_cause(&self) -> Option<Cause> {
         self.epochs
             .iter()
@@ -52,7 +52,7 @@ impl Decision {
             .min()
     }
 
-    /// Whether any epoch passed, that is, contributes to the report.
+    /// True if at least one epoch passed and thus contributes to the report.
     pub fn any_passed(&self) -> bool {
         self.epochs.iter().any(|record| record.fate == Fate::Passed)
     }
@@ -62,7 +62,7 @@ impl Decision {
         self.checks.clear();
     }
 
-    /// Where the checks of the next epoch begin.
+    /// The position at which the checks of the next epoch begin.
     pub(crate) fn mark(&self) -> usize {
         self.checks.len()
     }
@@ -71,15 +71,15 @@ impl Decision {
         &self.checks[mark..]
     }
 
-    /// The checks of all epochs so far, to add to.
+    /// The checks of all epochs so far, for appending more.
     pub(crate) fn checks_mut(&mut self) -> &mut Vec<Check> {
         &mut self.checks
     }
 
-    /// Closes an epoch in which nothing was asked of any filter.
+    /// Records an epoch in which no filter was asked to pay.
     pub(crate) fn record_unasked(&mut self, epoch: EpochIndex, fate: Fate) {
         let end = self.checks.len();
-        self.epochs.push(Record {
+        self.epochs.push(EpochRecord {
             epoch,
             matched: 0,
             loss: MicroEpsilon::ZERO,
@@ -89,8 +89,8 @@ impl Decision {
         });
     }
 
-    /// Closes an epoch: the checks from `begin` are about dropped sites, those from `asked` about
-    /// the charge that decided.
+    /// Records an epoch. Its checks from `begin` on are those of dropped sites. Its checks from
+    /// `asked` on are those of the charge that decided its fate.
     pub(crate) fn record(
         &mut self,
         epoch: EpochIndex,
@@ -99,7 +99,7 @@ impl Decision {
         fate: Fate,
         (begin, asked): (usize, usize),
     ) {
-        self.epochs.push(Record {
+        self.epochs.push(EpochRecord {
             epoch,
             matched,
             loss,
@@ -110,21 +110,22 @@ impl Decision {
     }
 }
 
-/// What happened in one epoch.
+/// The record of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochDecision<'a> {
     /// The epoch.
     pub epoch: EpochIndex,
-    /// How many events were relevant, before any were dropped.
+    /// The number of relevant events, before any were dropped.
     pub matched: usize,
-    /// What was asked of the global budget, or would have been if there were one.
+    /// The amount asked of the global budget, or that would have been asked if there were one.
     pub loss: MicroEpsilon,
-    /// How it ended.
+    /// The fate of the epoch.
     pub fate: Fate,
-    /// The depleted impression sites whose events were dropped to save the others, if the policy
-    /// says so ([`DepletedSites::DropSite`](crate::DepletedSites)), with what they held.
+    /// The depleted impression sites whose events were dropped to keep those of the others, each
+    /// with the balance of its quota. It is empty unless the policy drops sites
+    /// ([`DepletedSites::DropSite`](crate::DepletedSites)).
     pub dropped_sites: &'a [Check],
-    /// Every filter that was asked to pay, with what it held before and what was asked.
+    /// Every filter that was asked to pay, with its balance before and the amount asked.
     pub checks: &'a [Check],
 }
 
@@ -135,14 +136,14 @@ impl EpochDecision<'_> {
     }
 }
 
-/// How an epoch of a request ended.
+/// The outcome of one epoch of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Nothing relevant was stored; nothing was asked of any filter.
+    /// Nothing relevant was stored, so no filter was asked to pay.
     NothingRelevant,
     /// Every filter paid, and the epoch contributes to the report.
     Passed,
-    /// It contributes nothing, and no filter paid.
+    /// The epoch contributes nothing, and no filter paid.
     Dropped(Cause),
 }
 
@@ -151,15 +152,15 @@ impl fmt::Display for Fate {
         match self {
             Self::NothingRelevant => f.pad("nothing relevant"),
             Self::Passed => f.pad("passed"),
-            Self::Dropped(cause) => f.pad(&format!("dropped by the {cause}")),
+            Self::Dropped(cause) => f.pad(&format!("dropped (cause: {cause})")),
         }
     }
 }
 
-/// Why an epoch was dropped, in the order in which one cause is named for several.
+/// The reason why an epoch was dropped. If several apply, the first in this order is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// The user action has admitted as many sites as it may.
+    /// The user action cannot admit another site.
     DomainCap,
     /// A filter of this kind could not pay.
     Filter(FilterKind),
@@ -168,12 +169,22 @@ pub enum Cause {
     Pruned,
 }
 
+impl Cause {
+    /// The limit that was reached, if that was the cause.
+    pub const fn limit(self) -> Option<Limit> {
+        match self {
+            Self::DomainCap => Some(Limit::DomainCap),
+            Self::Filter(kind) => Some(kind.limit()),
+            Self::Pruned => None,
+        }
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DomainCap => f.pad("domain cap"),
-            Self::Filter(kind) => kind.fmt(f),
-            Self::Pruned => f.pad("age or clearing of the epoch"),
+        match self.limit() {
+            Some(limit) => limit.fmt(f),
+            None => f.pad("closed epoch"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use crate::attribution::{AttributionObject, AttributionQuery, Impression, ImpressionStore};
 use crate::engine::{Workspace, generate_report};
 use crate::event_log::EventLog;
-use crate::ledger::{Admission, Admit, Ledger, LedgerView as _};
+use crate::ledger::{Admission, Ledger, LedgerView as _, NewAdmission};
 use crate::policy::KeptEpochs;
 use crate::query::{EventStore, Query};
 use crate::{
@@ -16,8 +16,8 @@ use crate::{
 /// One device with everything in memory, for applications without a durable store, for tests and
 /// for simulations.
 ///
-/// A store on disk implements [`LedgerView`](crate::LedgerView) and [`EventStore`] and calls
-/// [`generate_report`] in its transaction instead.
+/// A store on disk implements [`LedgerView`](crate::LedgerView) and [`EventStore`], and calls
+/// [`generate_report`] within its transaction.
 #[derive(Debug, Clone)]
 pub struct Device<S> {
     policy: Policy,
@@ -25,24 +25,24 @@ pub struct Device<S> {
     events: S,
 }
 
-/// What a request gives: the report, and apart from it the decision.
+/// The result of a request: the report, and separately the decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a report that was paid for should be released"]
-pub struct Outcome<R> {
-    /// What may leave the device.
+pub struct ReportAndDecision<R> {
+    /// The report, which may leave the device.
     pub report: R,
-    /// What happened and why. It stays on the device.
+    /// The decision: what happened and why. It must stay on the device.
     pub decision: Decision,
 }
 
-/// What became of a saved event. It stays on the device: a site is never told.
+/// The outcome of saving an event. It must stay on the device: sites never learn the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Saved {
-    /// It is stored.
+pub enum SaveResult {
+    /// The event is stored.
     Kept,
-    /// Its user action has admitted as many sites as it may.
+    /// The event is not stored: its user action cannot admit another site.
     OverDomainCap,
-    /// Its epoch is so old that it was pruned.
+    /// The event is not stored: its epoch was pruned.
     TooOld,
 }
 
@@ -63,8 +63,12 @@ impl<S> Device<S> {
         }
     }
 
-    /// Answers a query and pays for it. `draw` gives random numbers in [0, 1).
-    pub fn report<Q>(&mut self, query: &Q, draw: &mut dyn FnMut() -> f64) -> Outcome<Q::Report>
+    /// Answers a query and pays for the report. `draw` returns random numbers in [0, 1).
+    pub fn report<Q>(
+        &mut self,
+        query: &Q,
+        draw: &mut dyn FnMut() -> f64,
+    ) -> ReportAndDecision<Q::Report>
     where
         Q: Query,
         S: EventStore<Q, Error = Infallible>,
@@ -72,10 +76,10 @@ impl<S> Device<S> {
         let mut workspace = Workspace::default();
         self.report_in(query, draw, &mut workspace);
         let (report, decision, _) = workspace.into_parts();
-        Outcome { report, decision }
+        ReportAndDecision { report, decision }
     }
 
-    /// Answers a query and pays for it, in buffers that are used again.
+    /// Answers a query and pays for the report, reusing the buffers of `workspace`.
     pub fn report_in<Q>(
         &mut self,
         query: &Q,
@@ -106,7 +110,7 @@ impl<S> Device<S> {
         &self.ledger
     }
 
-    /// What a filter holds. One of an epoch that was pruned has spent everything.
+    /// The balance of a filter. The filters of pruned epochs have spent their whole capacity.
     pub fn balance(&self, epoch: EpochIndex, filter: Filter) -> Balance {
         let capacity = self.policy.capacities().of(filter.kind());
         let mut checks = [Check::new(epoch, filter, capacity, MicroEpsilon::ZERO)];
@@ -123,12 +127,12 @@ impl<S> Device<S> {
         &self.events
     }
 
-    /// The stored events. Removing some refunds nothing.
+    /// The stored events. Removing events refunds nothing.
     pub fn events_mut(&mut self) -> &mut S {
         &mut self.events
     }
 
-    /// Forgets what the user actions with ids below `action` were admitted to; they have ended.
+    /// Ends the user actions with ids below `action`, and forgets which sites they admitted.
     pub fn end_user_actions_before(&mut self, action: UserAction) {
         self.ledger.end_user_actions_before(action);
     }
@@ -141,37 +145,42 @@ impl<S> Device<S> {
     }
 
     /// Admits the site of an event that is being saved.
-    fn admit(&mut self, epoch: EpochIndex, site: SiteId, user_action: UserAction) -> Saved {
+    fn admit(&mut self, epoch: EpochIndex, site: SiteId, user_action: UserAction) -> SaveResult {
         if epoch < self.ledger.first_epoch() {
-            return Saved::TooOld;
+            return SaveResult::TooOld;
         }
         let Some(cap) = self.policy.domain_cap() else {
-            return Saved::Kept;
+            return SaveResult::Kept;
         };
-        let admit = Admit {
+        let admit = NewAdmission {
             user_action,
             epoch,
             site,
         };
         match self.ledger.admit_under(cap, admit) {
-            Admission::Refused => Saved::OverDomainCap,
-            Admission::Granted | Admission::Room => Saved::Kept,
+            Admission::Refused => SaveResult::OverDomainCap,
+            Admission::Granted | Admission::Room => SaveResult::Kept,
         }
     }
 }
 
 impl Device<ImpressionStore> {
     /// Saves an impression in the current epoch (the paper's `SaveImpression`).
-    pub fn save_impression(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> Saved {
+    pub fn save_impression(
+        &mut self,
+        epoch: EpochIndex,
+        impression: &Impression<'_>,
+    ) -> SaveResult {
         let saved = self.admit(epoch, impression.site, impression.user_action);
-        if saved == Saved::Kept {
+        if saved == SaveResult::Kept {
             self.events.save(epoch, impression);
         }
         saved
     }
 
-    /// Creates the attribution object of a conversion, which several queriers with disjoint
-    /// impressions share, and pays for it from the shared filters. See [`AttributionObject`].
+    /// Creates the attribution object of a conversion, and pays for it from the shared filters.
+    /// Several queriers with disjoint impressions can then take shares of it: see
+    /// [`AttributionObject`].
     pub fn attribute(
         &mut self,
         query: &AttributionQuery,
@@ -184,12 +193,13 @@ impl Device<ImpressionStore> {
         (object, decision)
     }
 
-    /// Gives a querier its share of an attribution object, and pays for it from its own budget.
+    /// Gives a querier its share of an attribution object, and pays for it from that querier's
+    /// budget.
     pub fn share(
         &mut self,
         object: &mut AttributionObject,
         query: &AttributionQuery,
-    ) -> Outcome<Histogram> {
+    ) -> ReportAndDecision<Histogram> {
         let all = EpochIndex(i64::MIN);
         let Ok((outcome, changes)) = object.share(&self.policies(), &self.ledger, query, all);
         self.ledger.apply(&changes);
@@ -202,7 +212,7 @@ impl Device<ImpressionStore> {
         self.ledger.prune_before(epoch);
     }
 
-    /// Makes it a new device, keeping its buffers.
+    /// Turns this into a new device, keeping its buffers.
     pub fn reset(&mut self) {
         self.events.reset();
         self.ledger.reset();
@@ -217,9 +227,9 @@ impl<E> Device<EventLog<E>> {
         site: SiteId,
         user_action: UserAction,
         event: E,
-    ) -> Saved {
+    ) -> SaveResult {
         let saved = self.admit(epoch, site, user_action);
-        if saved == Saved::Kept {
+        if saved == SaveResult::Kept {
             self.events.save(epoch, site, user_action, event);
         }
         saved

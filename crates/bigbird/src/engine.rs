@@ -1,29 +1,35 @@
 //! Report generation: the paper's Alg. 2 on one device, for any kind of event and query.
 //!
-//! [`generate_report`] reads events and filters and decides; it changes neither. What pays for the
-//! report comes out as [`Changes`], which are applied in the transaction in which they were decided.
-//! Everything was checked by then: nothing is left that could be refused.
+//! [`generate_report`] reads events and filters and decides. It changes neither. The charges and
+//! admissions that pay for the report are returned as [`LedgerChanges`]. They must be applied in
+//! the same transaction in which they were decided. Everything has been checked by then, so
+//! applying them cannot be refused.
 //!
-//! Nothing that one epoch holds may influence whether another passes or what it is charged: that
-//! is what makes the guarantee sound. So every epoch is decided on its own, from its own events,
-//! filters and caps, and the events of all epochs meet only after every decision is taken.
+//! The guarantee is sound because nothing that is stored in one epoch influences whether another
+//! epoch passes or what it is charged. So every epoch is decided on its own, from its own events,
+//! filters and caps. The events of different epochs come together only after every decision has
+//! been made.
 
 use crate::decision::{Cause, Decision, Fate};
-use crate::ledger::{Admission, Admit, Changes, LedgerView, admission, first_short};
+use crate::ledger::{
+    Admission, LedgerChanges, LedgerView, NewAdmission, admission, first_shortfall,
+};
 use crate::loss::{EpochLoss, epoch_loss, site_loss};
-use crate::policy::{DepletedSites, Policies, Policy};
-use crate::query::{Draws, EventStore, Query, Relevant, Request};
+use crate::policy::{DepletedSites, OwnActionEvents, Policies, Policy};
+use crate::query::{Draws, EventStore, Query, Relevant, ReportRequest};
 use crate::{Capacity, Check, EpochIndex, Filter, MicroEpsilon, SiteId};
 
-/// The result of a request, and the buffers it was computed in: use one for many requests.
+/// The result of a request, and the buffers it was computed in. Reuse one workspace for many
+/// requests.
 #[derive(Debug)]
 pub struct Workspace<Q: Query> {
     report: Q::Report,
     decision: Decision,
-    changes: Changes,
-    /// Relevant events: of the epochs that passed, then of the epoch at hand.
+    changes: LedgerChanges,
+    /// The relevant events of the epochs that passed, followed by those of the epoch that is being
+    /// decided.
     found: Vec<Relevant<Q::Detail>>,
-    /// What each relevant impression site of the epoch at hand loses, by site.
+    /// The loss of each relevant impression site of the epoch that is being decided, by site.
     site_losses: Vec<(SiteId, MicroEpsilon)>,
     drawn: Vec<f64>,
 }
@@ -33,7 +39,7 @@ impl<Q: Query> Default for Workspace<Q> {
         Self {
             report: Q::Report::default(),
             decision: Decision::default(),
-            changes: Changes::default(),
+            changes: LedgerChanges::default(),
             found: Vec::new(),
             site_losses: Vec::new(),
             drawn: Vec::new(),
@@ -42,23 +48,23 @@ impl<Q: Query> Default for Workspace<Q> {
 }
 
 impl<Q: Query> Workspace<Q> {
-    /// The report. Release it only once the changes are applied.
+    /// The report. Release it only after the changes have been applied.
     pub fn report(&self) -> &Q::Report {
         &self.report
     }
 
-    /// What happened and why; it stays on the device.
+    /// The decision: what happened and why. It must stay on the device.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// What pays for the report.
-    pub fn changes(&self) -> &Changes {
+    /// The charges and admissions that pay for the report.
+    pub fn changes(&self) -> &LedgerChanges {
         &self.changes
     }
 
-    /// The report, the decision and the changes, when the buffers are not needed any more.
-    pub fn into_parts(self) -> (Q::Report, Decision, Changes) {
+    /// The report, the decision and the changes, without the buffers.
+    pub fn into_parts(self) -> (Q::Report, Decision, LedgerChanges) {
         (self.report, self.decision, self.changes)
     }
 
@@ -70,13 +76,14 @@ impl<Q: Query> Workspace<Q> {
     }
 }
 
-/// Generates the report of a query into `workspace`, together with what pays for it.
+/// Generates the report of a query into `workspace`, together with the changes that pay for the
+/// report.
 ///
-/// Each epoch is decided under its own policy. `draw` gives random numbers in [0, 1). Nothing is
+/// Each epoch is decided under its own policy. `draw` returns random numbers in [0, 1). Nothing is
 /// charged until the changes are applied.
 ///
 /// # Errors
-/// Whatever the stores say when they cannot be read. The workspace is of no use then.
+/// If a store cannot be read. The contents of the workspace must not be used then.
 pub fn generate_report<Q, E, L>(
     policies: &impl Policies,
     events: &E,
@@ -94,13 +101,13 @@ where
     generate(policies, events, ledger, query, payers, draw, workspace)
 }
 
-/// Who pays for a report.
+/// The filters that pay for a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payers {
     /// Every filter.
     All,
-    /// All but the querier budget: queriers pay for themselves when they take their share of an
-    /// attribution object (appendix, `AtomicFilterCheckAndConsume2`).
+    /// All filters except the querier budget. Queriers pay from their own budgets when they take
+    /// their shares of an attribution object (appendix, `AtomicFilterCheckAndConsume2`).
     Shared,
 }
 
@@ -151,43 +158,43 @@ where
         if !generation.decide(policy, epoch, begin)? {
             generation.workspace.found.truncate(begin);
         } else if request.window.is_single() {
-            // The report that was paid for is the one that is released.
+            // Release exactly the report that was paid for.
             reported = true;
         }
     }
-    // Attribute over what passed.
+    // Attribute over the epochs that passed.
     if !reported {
         generation.compute_report(0);
     }
     Ok(())
 }
 
-/// One report in the making.
+/// A report that is being generated.
 struct Generation<'a, Q: Query, L> {
     ledger: &'a L,
     query: &'a Q,
-    request: Request,
+    request: ReportRequest,
     payers: Payers,
     draw: &'a mut dyn FnMut() -> f64,
     workspace: &'a mut Workspace<Q>,
 }
 
 impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
-    /// Admits the conversion site under the user action in this epoch, if the cap has room. An
-    /// admission is not taken back by what follows.
+    /// Admits the conversion site under the user action in this epoch, if the cap has room. The
+    /// admission stands even if the epoch is dropped later.
     fn admit_conversion_site(
         &mut self,
         policy: &Policy,
         epoch: EpochIndex,
     ) -> Result<bool, L::Error> {
-        let Request {
+        let ReportRequest {
             user_action,
             conversion_site,
             ..
         } = self.request;
         let admission = admission(policy, self.ledger, user_action, epoch, conversion_site)?;
         if admission == Admission::Room {
-            self.workspace.changes.admissions.push(Admit {
+            self.workspace.changes.admissions.push(NewAdmission {
                 user_action,
                 epoch,
                 site: conversion_site,
@@ -196,10 +203,9 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         Ok(admission != Admission::Refused)
     }
 
-    /// A request never matches events of its own user action: one action alone would be stock and
-    /// flow at once.
+    /// Removes events that the request's own user action saved, unless the policy includes them.
     fn exclude_own_action(&mut self, policy: &Policy, begin: usize) {
-        if policy.matches_own_action() {
+        if policy.own_action_events() == OwnActionEvents::Included {
             return;
         }
         let found = &mut self.workspace.found;
@@ -213,7 +219,7 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         }
     }
 
-    /// Decides whether the epoch, whose relevant events begin at `begin`, passes.
+    /// Decides whether the epoch whose relevant events begin at `begin` passes.
     fn decide(
         &mut self,
         policy: &Policy,
@@ -234,7 +240,7 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
             }
         }
         let asked = self.workspace.decision.mark();
-        // If every site was depleted, this is the check that could not pass, and says all of why.
+        // If every site was depleted, this check fails, and it lists every filter that cannot pay.
         let fate = match self.check(policy, epoch, loss)? {
             None => Fate::Passed,
             Some(cause) => Fate::Dropped(cause),
@@ -250,8 +256,9 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         Ok(fate == Fate::Passed)
     }
 
-    /// What the epoch and each of its relevant impression sites lose by this report. With a window
-    /// of one epoch the report is computed for it.
+    /// The losses that this report causes to the epoch and to each of its relevant impression
+    /// sites. If the window has one epoch, this also computes the report, because the loss depends
+    /// on the report.
     fn losses(&mut self, policy: &Policy, begin: usize) -> EpochLoss {
         let single = self.request.window.is_single();
         let individual = single.then(|| {
@@ -280,7 +287,8 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         loss
     }
 
-    /// Drops the events of the impression sites that cannot pay, and says whether there were any.
+    /// Drops the events of the impression sites that cannot pay. Returns true if some were dropped
+    /// and others are left.
     fn drop_depleted_sites(
         &mut self,
         policy: &Policy,
@@ -294,13 +302,13 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
             ..
         } = &mut *self.workspace;
         let mark = decision.mark();
-        let capacity = policy.capacities().impression_site;
+        let capacity = policy.capacities().impression_site_quota;
         if capacity == Capacity::Unlimited {
             return Ok(false);
         }
         let checks = decision.checks_mut();
         for &(site, asked) in site_losses.iter() {
-            let filter = Filter::ImpressionSite(site);
+            let filter = Filter::ImpressionSiteQuota(site);
             checks.push(Check::new(epoch, filter, capacity, asked));
         }
         self.ledger.consumed(epoch, &mut checks[mark..])?;
@@ -315,8 +323,8 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         }
         let mut kept = begin;
         for at in begin..found.len() {
-            let filter = Filter::ImpressionSite(found[at].site);
-            // Both lists are in the order of sites.
+            let filter = Filter::ImpressionSiteQuota(found[at].site);
+            // Both lists are sorted by site.
             if depleted
                 .binary_search_by_key(&filter, |check| check.filter)
                 .is_err()
@@ -329,15 +337,15 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         Ok(kept > begin)
     }
 
-    /// Asks every filter whether it can pay, in the order in which causes are named, and gives the
-    /// first that cannot.
+    /// Asks every filter whether it can pay, in the order in which causes are reported, and returns
+    /// the first cause, if any.
     fn check(
         &mut self,
         policy: &Policy,
         epoch: EpochIndex,
         loss: EpochLoss,
     ) -> Result<Option<Cause>, L::Error> {
-        let Request {
+        let ReportRequest {
             querier,
             conversion_site,
             user_action,
@@ -360,18 +368,18 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
                 checks.push(Check::new(epoch, filter, capacity, asked));
             }
         };
-        ask(Filter::Querier(querier), of_querier);
-        ask(Filter::Global, loss.shared);
+        ask(Filter::QuerierBudget(querier), of_querier);
+        ask(Filter::GlobalBudget, loss.shared);
         for &(site, lost) in site_losses.iter() {
-            ask(Filter::ImpressionSite(site), lost);
+            ask(Filter::ImpressionSiteQuota(site), lost);
         }
-        ask(Filter::ConversionSite(conversion_site), loss.shared);
-        ask(Filter::UserAction(user_action), loss.shared);
-        let short = first_short(self.ledger, epoch, &mut checks[mark..])?;
+        ask(Filter::ConversionSiteQuota(conversion_site), loss.shared);
+        ask(Filter::UserActionBudget(user_action), loss.shared);
+        let short = first_shortfall(self.ledger, epoch, &mut checks[mark..])?;
         Ok(short.map(Cause::Filter))
     }
 
-    /// Computes the report from the found events that begin at `begin`.
+    /// Computes the report from the found events from `begin` on.
     fn compute_report(&mut self, begin: usize) {
         let Workspace {
             report,

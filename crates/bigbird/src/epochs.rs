@@ -1,16 +1,16 @@
-//! Per-epoch records: few, sorted, and reused when an epoch is forgotten.
+//! Per-epoch records. They are few and sorted, and the record of a forgotten epoch is reused.
 
 use crate::EpochIndex;
 
-/// A record that can be emptied and used for another epoch, keeping its buffers.
+/// A record that can be emptied and reused for another epoch, keeping its buffers.
 pub(crate) trait Recycle: Default {
     fn recycle(&mut self);
 }
 
-/// The records of the epochs that are kept, in order. A device keeps a handful.
+/// The records of the epochs that are kept, in order. A device has only a few.
 #[derive(Debug, Clone)]
 pub(crate) struct Epochs<T> {
-    /// The records in use, sorted, and behind them those that wait to be used again.
+    /// The records in use, sorted, followed by those that wait for reuse.
     records: Vec<(EpochIndex, T)>,
     used: usize,
     first_kept: EpochIndex,
@@ -33,7 +33,7 @@ impl<T: Recycle> Epochs<T> {
         Some(&self.records[at].1)
     }
 
-    /// The record of an epoch, empty if there was none; `None` if the epoch was pruned.
+    /// The record of an epoch, created empty if there was none. `None` if the epoch was pruned.
     #[inline]
     pub(crate) fn get_or_create(&mut self, epoch: EpochIndex) -> Option<&mut T> {
         if epoch < self.first_kept {
@@ -66,7 +66,7 @@ impl<T: Recycle> Epochs<T> {
         self.first_kept
     }
 
-    /// Forgets the epochs before `epoch`, for good: they can not be created again.
+    /// Forgets the epochs before `epoch` for good: they cannot be created again.
     pub(crate) fn prune_before(&mut self, epoch: EpochIndex) {
         self.first_kept = self.first_kept.max(epoch);
         let used = &mut self.records[..self.used];
@@ -78,7 +78,7 @@ impl<T: Recycle> Epochs<T> {
         self.used -= pruned;
     }
 
-    /// Forgets everything, as if new, but keeps the buffers.
+    /// Forgets everything, including which epochs were pruned, but keeps the buffers.
     pub(crate) fn reset(&mut self) {
         self.first_kept = EpochIndex(i64::MIN);
         self.values_mut().for_each(Recycle::recycle);
@@ -95,7 +95,8 @@ impl<T: Recycle> Epochs<T> {
         at
     }
 
-    /// Where an epoch is, or where it belongs. Most calls are about the newest epochs.
+    /// The position of an epoch, or the position at which it would be inserted. Most calls are
+    /// about the newest epochs, so those are searched first.
     #[inline]
     fn find(&self, epoch: EpochIndex) -> Result<usize, usize> {
         let mut at = self.used;
@@ -111,7 +112,7 @@ impl<T: Recycle> Epochs<T> {
     }
 }
 
-/// How many of the newest epochs are looked at one by one.
+/// The number of newest epochs that are searched one by one.
 const NEAR: usize = 8;
 
 #[cfg(test)]
@@ -127,9 +128,11 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is created, pruned and reset, it holds what a plain map holds.
+        /// Whatever is created, pruned and reset, the records are those of a plain map.
         #[test]
-        fn holds_what_a_plain_map_holds(steps in prop::collection::vec((0..40_u8, -14..18_i64), 0..90)) {
+        fn holds_what_a_plain_map_holds(
+            steps in prop::collection::vec((0..40_u8, -14..18_i64), 0..90),
+        ) {
             let mut epochs: Epochs<Vec<i64>> = Epochs::default();
             let mut model: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
             let mut first = i64::MIN;
@@ -154,7 +157,8 @@ mod tests {
                     },
                 }
                 let all: Vec<_> = epochs.iter().map(|(epoch, record)| (epoch.0, record)).collect();
-                let expected: Vec<_> = model.iter().map(|(epoch, record)| (*epoch, record)).collect();
+                let expected: Vec<_> =
+                    model.iter().map(|(epoch, record)| (*epoch, record)).collect();
                 prop_assert_eq!(all, expected);
                 for epoch in -14..18 {
                     prop_assert_eq!(epochs.get(EpochIndex(epoch)), model.get(&epoch));

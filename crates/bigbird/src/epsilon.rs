@@ -1,16 +1,16 @@
 //! Privacy loss as integers: [`MicroEpsilon`], [`Epsilon`] and [`Capacity`].
 //!
 //! Everything that is added, compared or stored is a whole number of microepsilons (µε, 1e-6 ε).
-//! Sums of floating-point budgets depend on their order and can pass a capacity by rounding;
-//! sums of integers cannot. Conversions from a decimal round **up**, so that rounding never gives
-//! privacy away.
+//! Sums of floating-point budgets depend on their order and can exceed a capacity by rounding. Sums
+//! of integers cannot. A decimal loss is rounded **up** and a decimal capacity is rounded **down**,
+//! so that rounding never weakens privacy.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
 use thiserror::Error;
 
-/// Microepsilons in one epsilon.
+/// The number of microepsilons in one epsilon.
 pub(crate) const MICRO: u64 = 1_000_000;
 
 /// An amount of privacy loss in microepsilons (1e-6 ε).
@@ -34,11 +34,11 @@ impl MicroEpsilon {
 
     /// The amount of a decimal number of epsilons, rounded up to a whole µε.
     ///
-    /// The decimal is the shortest one that denotes the double, that is, what a person wrote:
-    /// `0.1` is exactly 100,000 µε although the double is slightly more than a tenth.
+    /// The decimal is the shortest one that denotes the double, that is, what a person wrote: `0.1`
+    /// is exactly 100,000 µε, although the double is slightly more than a tenth.
     ///
     /// # Errors
-    /// If `epsilon` is negative, not finite, or too large to count.
+    /// If `epsilon` is negative, not finite, or too large to represent.
     pub fn from_epsilon(epsilon: f64) -> Result<Self, EpsilonError> {
         whole_micro(epsilon)
             .and_then(|(micro, exact)| micro.checked_add(u64::from(!exact)))
@@ -51,7 +51,7 @@ impl MicroEpsilon {
         self.0
     }
 
-    /// Whether this is no loss at all.
+    /// True if there is no loss at all.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -65,7 +65,7 @@ impl MicroEpsilon {
         self.0 as f64 / MICRO as f64
     }
 
-    /// The sum, or `None` when it does not fit.
+    /// The sum, or `None` if it does not fit.
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
             Some(sum) => Some(Self(sum)),
@@ -73,12 +73,12 @@ impl MicroEpsilon {
         }
     }
 
-    /// The difference, or zero when `other` is larger.
+    /// The difference, or zero if `other` is larger.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// This amount `factor` times, or the largest amount when that does not fit.
+    /// This amount times `factor`, or the largest amount if the product does not fit.
     pub const fn saturating_mul(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor))
     }
@@ -92,7 +92,7 @@ impl MicroEpsilon {
 impl Add for MicroEpsilon {
     type Output = Self;
 
-    /// The sum, or the largest amount when it does not fit: a loss never becomes smaller by adding.
+    /// The sum, or the largest amount if the sum does not fit: adding never makes a loss smaller.
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
@@ -123,8 +123,8 @@ impl fmt::Display for MicroEpsilon {
 
 /// The privacy parameter of one request: positive, finite and at most [`Epsilon::MAX`].
 ///
-/// Both of its forms are kept. The exact one, in µε, is what the noise follows and what losses are
-/// computed from. The double is what the page passed; only the draft's own arithmetic uses it
+/// It is kept in two forms. The exact form, in µε, determines the noise and the losses. The double
+/// is the value that the page passed. Only the draft's own arithmetic uses it
 /// ([`Arithmetic::Double`](crate::Arithmetic::Double)).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Epsilon {
@@ -133,13 +133,14 @@ pub struct Epsilon {
 }
 
 impl Epsilon {
-    /// The draft's maximum epsilon, from its 32-bit stores of µε (section Privacy Budget Store).
+    /// The draft's maximum epsilon. It follows from the draft's 32-bit stores of µε (section
+    /// Privacy Budget Store).
     pub const MAX: f64 = 4294.0;
 
     /// Parses the epsilon of a request.
     ///
     /// # Errors
-    /// If it is not in (0, 4294].
+    /// If `epsilon` is not in (0, 4294].
     pub fn new(epsilon: f64) -> Result<Self, EpsilonError> {
         if !(epsilon > 0.0 && epsilon <= Self::MAX) {
             return Err(EpsilonError::Request { got: epsilon });
@@ -151,20 +152,20 @@ impl Epsilon {
         })
     }
 
-    /// The double that was given.
+    /// The value that was given.
     pub const fn value(self) -> f64 {
         self.value
     }
 
-    /// The shortest decimal of the double, rounded up to whole µε; at least 1 µε.
+    /// The shortest decimal of the double, rounded up to whole µε. It is at least 1 µε.
     pub const fn micro(self) -> MicroEpsilon {
         self.micro
     }
 }
 
-/// How much one filter lets through.
+/// The total amount that one filter can pay.
 ///
-/// The order is the natural one: unlimited is more than any finite capacity.
+/// Capacities are ordered by size: unlimited is more than any finite capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
@@ -172,18 +173,18 @@ impl Epsilon {
     serde(from = "Option<MicroEpsilon>", into = "Option<MicroEpsilon>")
 )]
 pub enum Capacity {
-    /// At most this much.
+    /// At most this amount.
     Finite(MicroEpsilon),
-    /// Everything: there is no such filter. What passes is not recorded.
+    /// No limit: there is no such filter, and no charges to it are recorded.
     Unlimited,
 }
 
 impl Capacity {
-    /// A finite capacity of a decimal number of epsilons, rounded **down** to a whole µε: unlike a
-    /// loss, a capacity that is rounded up would allow more than was asked for.
+    /// A finite capacity of a decimal number of epsilons, rounded **down** to a whole µε. Rounded
+    /// up, as losses are, it would allow more than was asked for.
     ///
     /// # Errors
-    /// If `epsilon` is negative, not finite, or too large to count.
+    /// If `epsilon` is negative, not finite, or too large to represent.
     pub fn finite(epsilon: f64) -> Result<Self, EpsilonError> {
         match whole_micro(epsilon) {
             Some((micro, _)) => Ok(Self::Finite(MicroEpsilon(micro))),
@@ -191,7 +192,7 @@ impl Capacity {
         }
     }
 
-    /// Whether `asked` more fits when `consumed` is spent already.
+    /// True if a filter that has already paid `consumed` can pay `asked`.
     pub fn covers(self, consumed: MicroEpsilon, asked: MicroEpsilon) -> bool {
         match self {
             Self::Finite(capacity) => consumed
@@ -201,7 +202,7 @@ impl Capacity {
         }
     }
 
-    /// The amount, unless it is unlimited.
+    /// The amount, or `None` if the capacity is unlimited.
     pub const fn amount(self) -> Option<MicroEpsilon> {
         match self {
             Self::Finite(amount) => Some(amount),
@@ -211,7 +212,7 @@ impl Capacity {
 }
 
 impl From<Option<MicroEpsilon>> for Capacity {
-    /// As [`Capacity::amount`] gave it.
+    /// The inverse of [`Capacity::amount`].
     fn from(amount: Option<MicroEpsilon>) -> Self {
         amount.map_or(Self::Unlimited, Self::Finite)
     }
@@ -232,26 +233,26 @@ impl fmt::Display for Capacity {
     }
 }
 
-/// A number that is no epsilon.
+/// A number that is not a valid epsilon.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 #[non_exhaustive]
 pub enum EpsilonError {
     /// The epsilon of a request is out of range.
     #[error("epsilon must be in (0, {max}], got {got}", max = Epsilon::MAX)]
     Request {
-        /// What was given.
+        /// The number that was given.
         got: f64,
     },
     /// An amount of privacy loss or a capacity is out of range.
     #[error("an amount of epsilon must be in [0, {max}], got {got}", max = u64::MAX / MICRO)]
     Amount {
-        /// What was given.
+        /// The number that was given.
         got: f64,
     },
 }
 
-/// The shortest decimal of a double in whole µε, rounded down, and whether that is exact; `None`
-/// if it is negative, not finite or too large.
+/// The shortest decimal of a double in whole µε, rounded down, and whether that is exact. `None` if
+/// the double is negative, not finite or too large.
 fn whole_micro(epsilon: f64) -> Option<(u64, bool)> {
     if !epsilon.is_finite() || epsilon < 0.0 {
         return None;
@@ -259,7 +260,7 @@ fn whole_micro(epsilon: f64) -> Option<(u64, bool)> {
     if let Some(micro) = few_places(epsilon) {
         return Some((micro, true));
     }
-    // Shortest digits and exponent: `1.234e-7`.
+    // The shortest digits and the exponent, such as `1.234e-7`.
     let text = format!("{epsilon:e}");
     let (mantissa, exponent) = text.split_once('e')?;
     let exponent: i32 = exponent.parse().ok()?;
@@ -276,15 +277,17 @@ fn whole_micro(epsilon: f64) -> Option<(u64, bool)> {
     Some((u64::try_from(micro).ok()?, exact))
 }
 
-/// The µε of a double whose shortest decimal has at most six places after the point, quickly.
+/// The µε of a double whose shortest decimal has at most six places after the point. This is the
+/// fast path.
 ///
-/// Correct because two decimals of at most 15 significant digits never denote the same double: if
-/// `micro / 1e6`, correctly rounded, gives the double back, then it is its shortest decimal.
+/// It is correct because two decimals of at most 15 significant digits never denote the same
+/// double. If `micro / 1e6`, correctly rounded, gives the double back, then it is its shortest
+/// decimal.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
-    reason = "in [0, 1e15], where every whole number is a double"
+    reason = "the number is in [0, 1e15], where every whole number is a double"
 )]
 fn few_places(epsilon: f64) -> Option<u64> {
     let micro = (epsilon * MICRO as f64).round();
@@ -384,7 +387,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a person writes with six places is counted exactly.
+        /// A decimal that a person writes with six places is counted exactly.
         #[test]
         fn every_whole_microepsilon_survives_the_double(micro in 0..=4_294_000_000_u64) {
             let written = format!("{}.{:06}", micro / MICRO, micro % MICRO);
@@ -392,7 +395,7 @@ mod tests {
             prop_assert_eq!(whole_micro(double), Some((micro, true)));
         }
 
-        /// Never less than the double itself, and less than one µε above it.
+        /// The result is never less than the double itself, and less than one µε above it.
         #[test]
         fn rounding_is_up_and_by_less_than_one(epsilon in 0.0..4294.0) {
             let micro = micro(epsilon);

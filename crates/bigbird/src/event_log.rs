@@ -8,24 +8,23 @@ use crate::{EpochIndex, SiteId, UserAction};
 
 /// Events in memory, by epoch, in the order in which they were saved.
 ///
-/// A query looks at every event of its epochs. It is right for applications with few events; for
-/// ad impressions there is [`ImpressionStore`](crate::ImpressionStore), which has indexes and
-/// limits.
+/// A query examines every event of its epochs, so the log suits applications with few events. For
+/// ad impressions, use [`ImpressionStore`](crate::ImpressionStore), which has indexes and limits.
 #[derive(Debug, Clone)]
 pub struct EventLog<E> {
-    epochs: Epochs<Log<E>>,
+    epochs: Epochs<EpochLog<E>>,
 }
 
 #[derive(Debug, Clone)]
-struct Log<E>(Vec<(SiteId, UserAction, E)>);
+struct EpochLog<E>(Vec<(SiteId, UserAction, E)>);
 
-impl<E> Default for Log<E> {
+impl<E> Default for EpochLog<E> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<E> Recycle for Log<E> {
+impl<E> Recycle for EpochLog<E> {
     fn recycle(&mut self) {
         self.0.clear();
     }
@@ -45,8 +44,8 @@ impl<E> EventLog<E> {
         Self::default()
     }
 
-    /// Saves an event of `site`, caused by `user_action`. Says whether it was kept: an epoch that
-    /// was pruned keeps nothing.
+    /// Saves an event of `site`, caused by `user_action`. Returns false, and saves nothing, if the
+    /// epoch was pruned.
     pub fn save(
         &mut self,
         epoch: EpochIndex,
@@ -63,7 +62,7 @@ impl<E> EventLog<E> {
         }
     }
 
-    /// Forgets the epochs before `epoch`.
+    /// Forgets the epochs before `epoch`, for good.
     pub fn prune_before(&mut self, epoch: EpochIndex) {
         self.epochs.prune_before(epoch);
     }

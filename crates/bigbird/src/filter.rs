@@ -1,140 +1,149 @@
-//! Filters: what each of them is for, and what it says when it is asked to pay.
+//! Filters: the kinds of filters, their balances, and the checks that ask them to pay.
 
 use std::fmt;
 
-use crate::{Capacity, EpochIndex, MicroEpsilon, SiteId, UserAction};
+use crate::{Capacity, EpochIndex, Limit, MicroEpsilon, SiteId, UserAction};
 
-/// One filter of an epoch: a capacity, and what has been consumed of it (the paper's Def. of the
-/// per-device-epoch state).
+/// One filter of an epoch: a capacity, and how much of it has been consumed (the paper's Def. of
+/// the per-device-epoch state).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub enum Filter {
-    /// The budget of one querier. It bounds what reports of its own reveal to that querier. (Of
-    /// a shared attribution it bounds less: see [`AttributionObject`](crate::AttributionObject).)
-    Querier(SiteId),
+    /// The budget of one querier. It bounds what that querier learns from its own reports. It does
+    /// not bound what the querier learns from shares of an attribution object: see
+    /// [`AttributionObject`](crate::AttributionObject).
+    QuerierBudget(SiteId),
     /// The budget of the whole device. It bounds what all queriers together learn.
-    Global,
-    /// The quota of one impression site: how much of the global budget it can help consume by
-    /// showing ads. It protects utility, not privacy.
-    ImpressionSite(SiteId),
+    GlobalBudget,
+    /// The quota of one impression site: how much of the global budget reports about its
+    /// ads can use up. It protects utility, not privacy.
+    ImpressionSiteQuota(SiteId),
     /// The quota of one conversion site: how much of the global budget conversions there can
     /// consume. It protects utility, not privacy.
-    ConversionSite(SiteId),
+    ConversionSiteQuota(SiteId),
     /// The budget of one user action: an alternative to the domain cap, kept for comparison
-    /// (appendix "Examples of Cap Interactions", corrected form). Off unless a policy sets it.
-    UserAction(UserAction),
+    /// (appendix "Examples of Cap Interactions", corrected form). There is no such filter unless a
+    /// policy sets its capacity.
+    UserActionBudget(UserAction),
 }
 
 impl Filter {
-    /// The site it belongs to, if it is a site's.
+    /// The site that the filter belongs to, or `None` if it does not belong to a site.
     pub const fn site(self) -> Option<SiteId> {
         match self {
-            Self::Querier(site) | Self::ImpressionSite(site) | Self::ConversionSite(site) => {
-                Some(site)
-            }
-            Self::Global | Self::UserAction(_) => None,
+            Self::QuerierBudget(site)
+            | Self::ImpressionSiteQuota(site)
+            | Self::ConversionSiteQuota(site) => Some(site),
+            Self::GlobalBudget | Self::UserActionBudget(_) => None,
         }
     }
 
-    /// The number of its kind, in the order of the kinds, and of its site or user action: for stores.
+    /// The number of the filter's kind, in the order of the kinds, and the number of its site or
+    /// user action. Stores use it as a key.
     pub const fn key(self) -> (u8, u64) {
         match self {
-            Self::Querier(site) => (0, site.0 as u64),
-            Self::Global => (1, 0),
-            Self::ImpressionSite(site) => (2, site.0 as u64),
-            Self::ConversionSite(site) => (3, site.0 as u64),
-            Self::UserAction(action) => (4, action.0),
+            Self::QuerierBudget(site) => (0, site.0 as u64),
+            Self::GlobalBudget => (1, 0),
+            Self::ImpressionSiteQuota(site) => (2, site.0 as u64),
+            Self::ConversionSiteQuota(site) => (3, site.0 as u64),
+            Self::UserActionBudget(action) => (4, action.0),
         }
     }
 
-    /// The filter of a [`key`](Self::key), if there is one.
+    /// The filter with this [`key`](Self::key), or `None` if there is no such filter.
     pub fn from_key(kind: u8, id: u64) -> Option<Self> {
         let site = || u32::try_from(id).ok().map(SiteId);
         match kind {
-            0 => site().map(Self::Querier),
-            1 => (id == 0).then_some(Self::Global),
-            2 => site().map(Self::ImpressionSite),
-            3 => site().map(Self::ConversionSite),
-            4 => Some(Self::UserAction(UserAction(id))),
+            0 => site().map(Self::QuerierBudget),
+            1 => (id == 0).then_some(Self::GlobalBudget),
+            2 => site().map(Self::ImpressionSiteQuota),
+            3 => site().map(Self::ConversionSiteQuota),
+            4 => Some(Self::UserActionBudget(UserAction(id))),
             _ => None,
         }
     }
 
-    /// What kind of filter it is.
+    /// The kind of this filter.
     pub const fn kind(self) -> FilterKind {
         match self {
-            Self::Querier(_) => FilterKind::Querier,
-            Self::Global => FilterKind::Global,
-            Self::ImpressionSite(_) => FilterKind::ImpressionSite,
-            Self::ConversionSite(_) => FilterKind::ConversionSite,
-            Self::UserAction(_) => FilterKind::UserAction,
+            Self::QuerierBudget(_) => FilterKind::QuerierBudget,
+            Self::GlobalBudget => FilterKind::GlobalBudget,
+            Self::ImpressionSiteQuota(_) => FilterKind::ImpressionSiteQuota,
+            Self::ConversionSiteQuota(_) => FilterKind::ConversionSiteQuota,
+            Self::UserActionBudget(_) => FilterKind::UserActionBudget,
         }
     }
 }
 
-/// The kinds of filters. All filters of a kind have one capacity.
+/// A kind of filter. All filters of one kind have the same capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FilterKind {
-    /// See [`Filter::Querier`].
-    Querier,
-    /// See [`Filter::Global`].
-    Global,
-    /// See [`Filter::ImpressionSite`].
-    ImpressionSite,
-    /// See [`Filter::ConversionSite`].
-    ConversionSite,
-    /// See [`Filter::UserAction`].
-    UserAction,
+    /// See [`Filter::QuerierBudget`].
+    QuerierBudget,
+    /// See [`Filter::GlobalBudget`].
+    GlobalBudget,
+    /// See [`Filter::ImpressionSiteQuota`].
+    ImpressionSiteQuota,
+    /// See [`Filter::ConversionSiteQuota`].
+    ConversionSiteQuota,
+    /// See [`Filter::UserActionBudget`].
+    UserActionBudget,
 }
 
 impl FilterKind {
-    /// Every kind, in the order in which refusals are named.
+    /// Every kind, in the order in which causes are reported.
     pub const ALL: [Self; 5] = [
-        Self::Querier,
-        Self::Global,
-        Self::ImpressionSite,
-        Self::ConversionSite,
-        Self::UserAction,
+        Self::QuerierBudget,
+        Self::GlobalBudget,
+        Self::ImpressionSiteQuota,
+        Self::ConversionSiteQuota,
+        Self::UserActionBudget,
     ];
+
+    /// The limit that the capacity of these filters sets. It has the same name as the filters.
+    pub const fn limit(self) -> Limit {
+        match self {
+            Self::QuerierBudget => Limit::QuerierBudget,
+            Self::GlobalBudget => Limit::GlobalBudget,
+            Self::ImpressionSiteQuota => Limit::ImpressionSiteQuota,
+            Self::ConversionSiteQuota => Limit::ConversionSiteQuota,
+            Self::UserActionBudget => Limit::UserActionBudget,
+        }
+    }
 }
 
 impl fmt::Display for FilterKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Querier => "querier budget",
-            Self::Global => "global budget",
-            Self::ImpressionSite => "impression-site quota",
-            Self::ConversionSite => "conversion-site quota",
-            Self::UserAction => "user-action budget",
-        })
+        self.limit().fmt(f)
     }
 }
 
-/// What a filter holds.
+/// The capacity of a filter, and how much of it is consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Balance {
-    /// How much it lets through in all.
+    /// The capacity.
     pub capacity: Capacity,
-    /// How much has passed already. Always zero for an unlimited filter, which keeps no record.
+    /// The amount that the filter has paid so far. It is always zero for an unlimited filter, which
+    /// keeps no record.
     pub consumed: MicroEpsilon,
 }
 
 impl Balance {
-    /// What is left, or `None` when it is unlimited.
+    /// The amount that is left, or `None` if the filter is unlimited.
     pub fn remaining(self) -> Option<MicroEpsilon> {
         self.capacity
             .amount()
             .map(|capacity| capacity.saturating_sub(self.consumed))
     }
 
-    /// Whether `asked` more fits.
+    /// True if the filter can pay `asked`.
     pub fn covers(self, asked: MicroEpsilon) -> bool {
         self.capacity.covers(self.consumed, asked)
     }
 }
 
-/// A loss to take from one filter of one epoch.
+/// A loss that one filter of one epoch pays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Charge {
@@ -142,26 +151,26 @@ pub struct Charge {
     pub epoch: EpochIndex,
     /// The filter that pays.
     pub filter: Filter,
-    /// How much.
+    /// The amount.
     pub amount: MicroEpsilon,
 }
 
-/// What a filter held when it was asked to pay.
+/// The question whether a filter can pay an amount, with the filter's balance at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Check {
     /// The epoch.
     pub epoch: EpochIndex,
     /// The filter.
     pub filter: Filter,
-    /// What it held before.
+    /// The balance of the filter before it pays.
     pub balance: Balance,
-    /// What was asked of it.
+    /// The amount asked.
     pub asked: MicroEpsilon,
 }
 
 impl Check {
-    /// A check of which it is still to be read what the filter has consumed. Until it is, the filter
-    /// has nothing to pay with: a store that forgets one must not let it pass.
+    /// A check for which the filter's consumption has not been read yet. Until it is read, the
+    /// filter counts as depleted, so that a store that forgets a check does not let it pass.
     pub fn new(epoch: EpochIndex, filter: Filter, capacity: Capacity, asked: MicroEpsilon) -> Self {
         let balance = Balance {
             capacity,
@@ -175,7 +184,7 @@ impl Check {
         }
     }
 
-    /// The charge it is about.
+    /// The charge that this check is about.
     pub fn charge(&self) -> Charge {
         Charge {
             epoch: self.epoch,
@@ -184,12 +193,12 @@ impl Check {
         }
     }
 
-    /// Whether it can pay.
+    /// True if the filter can pay.
     pub fn fits(&self) -> bool {
         self.balance.covers(self.asked)
     }
 
-    /// How much is missing; zero when it can pay.
+    /// The amount that is missing, or zero if the filter can pay.
     pub fn short_by(&self) -> MicroEpsilon {
         match self.balance.remaining() {
             Some(remaining) => self.asked.saturating_sub(remaining),
@@ -203,15 +212,15 @@ impl fmt::Display for Check {
         let Balance { capacity, consumed } = self.balance;
         write!(f, "{}", self.filter.kind())?;
         match self.filter {
-            Filter::Querier(SiteId(site))
-            | Filter::ImpressionSite(SiteId(site))
-            | Filter::ConversionSite(SiteId(site)) => write!(f, " of site #{site}")?,
-            Filter::UserAction(UserAction(action)) => write!(f, " of action #{action}")?,
-            Filter::Global => {}
+            Filter::QuerierBudget(SiteId(site))
+            | Filter::ImpressionSiteQuota(SiteId(site))
+            | Filter::ConversionSiteQuota(SiteId(site)) => write!(f, " of site #{site}")?,
+            Filter::UserActionBudget(UserAction(action)) => write!(f, " of action #{action}")?,
+            Filter::GlobalBudget => {}
         }
         write!(
             f,
-            " in epoch {}: capacity {capacity}, consumed {consumed}, asked {}",
+            " in epoch {}: capacity {capacity}, consumed {consumed}, asked for {}",
             self.epoch.0, self.asked
         )
     }

@@ -1,11 +1,11 @@
-//! Names of things, as small numbers: sites, epochs, user actions, moments.
+//! Sites, epochs, user actions and moments, as small numbers.
 //!
-//! The core knows no strings. Whoever embeds it gives every site a number and keeps the table; a
-//! wrong mix of two kinds of numbers does not compile.
+//! The core has no strings. The application gives every site a number and keeps the table. Each
+//! kind of number has its own type, so that mixing them up does not compile.
 
 use thiserror::Error;
 
-/// A site (registrable domain) as the application numbered it.
+/// A site (registrable domain), by the number that the application gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SiteId(pub u32);
@@ -18,9 +18,9 @@ pub struct EpochIndex(pub i64);
 /// The id of a user action: an intentional act of the user, such as a click. Everything it causes
 /// carries its id (the paper's `uaCtx`).
 ///
-/// What the proofs need of whoever assigns ids: they grow, one is never used again (also after a
-/// restart), and an action ends at the epoch change at the latest, so that all impressions of one
-/// action lie in one epoch.
+/// The proofs need three guarantees from the code that assigns ids: ids increase, an id is never
+/// used again (not even after a restart), and an action ends at the epoch change at the latest, so
+/// that all impressions of one action are in one epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct UserAction(pub u64);
@@ -32,9 +32,10 @@ pub struct Timestamp(pub i64);
 
 /// The epochs that a request looks back over.
 ///
-/// Whether a window has one epoch or several changes what a report costs, so it is decided from
-/// the request and the clock alone, `epoch(now − lookback) = epoch(now)`. What is stored, pruned
-/// or cleared has no say: otherwise the cost of one epoch would tell about another.
+/// A report over one epoch is charged differently from a report over several. So whether a window
+/// has one epoch is decided from the request and the clock alone: it has one if
+/// `epoch(now − lookback) = epoch(now)`. This never depends on what is stored, pruned or cleared.
+/// Otherwise the cost of one epoch would reveal something about another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     earliest: EpochIndex,
@@ -43,13 +44,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// How many epochs a window may have: every request does work for each of them.
+    /// The largest number of epochs in a window. Every request does work for each of its epochs.
     pub const MAX_EPOCHS: u64 = 4096;
 
     /// The window from the epoch of `now − lookback` to the epoch of `now`, both included.
     ///
     /// # Errors
-    /// If it is reversed or longer than [`Window::MAX_EPOCHS`].
+    /// If the window is reversed, or longer than [`Window::MAX_EPOCHS`].
     pub fn new(earliest: EpochIndex, current: EpochIndex) -> Result<Self, WindowError> {
         if earliest > current {
             return Err(WindowError::Reversed { earliest, current });
@@ -65,8 +66,9 @@ impl Window {
         })
     }
 
-    /// The window from the epoch of `now − lookback` to the epoch of `now`. One that is longer than
-    /// [`Window::MAX_EPOCHS`] reads the newest of its epochs; one that is reversed, the current one.
+    /// The window from the epoch of `now − lookback` to the epoch of `now`. A window longer than
+    /// [`Window::MAX_EPOCHS`] reads only its newest epochs. A reversed window reads only the
+    /// current epoch.
     pub fn between(earliest: EpochIndex, current: EpochIndex) -> Self {
         let longest = i64::try_from(Self::MAX_EPOCHS).unwrap_or(i64::MAX);
         let first = EpochIndex(current.0.saturating_sub(longest - 1));
@@ -86,52 +88,52 @@ impl Window {
         }
     }
 
-    /// The same window of which epochs before `epoch` are not read, because the user cleared the
-    /// browsing history since (the draft's starting epoch for attribution). It stays a window of
-    /// as many epochs.
+    /// The same window, except that epochs before `epoch` are not read, because the user has
+    /// cleared the browsing history since then (the draft's starting epoch for attribution). A
+    /// window of several epochs does not become a single-epoch window by this.
     #[must_use]
     pub fn readable_from(mut self, epoch: EpochIndex) -> Self {
         self.readable_from = self.readable_from.max(epoch);
         self
     }
 
-    /// Whether it has one epoch.
+    /// True if the window has one epoch.
     pub fn is_single(self) -> bool {
         self.earliest == self.current
     }
 
-    /// The epoch of now.
+    /// The current epoch.
     pub fn current(self) -> EpochIndex {
         self.current
     }
 
-    /// The first epoch that is read, if some before it are not.
+    /// The first epoch that is read, or `None` if every epoch of the window is read.
     pub fn first_readable(self) -> Option<EpochIndex> {
         (self.readable_from > self.earliest).then_some(self.readable_from)
     }
 
-    /// The epochs to read, oldest first.
+    /// The epochs that are read, oldest first.
     pub fn epochs(self) -> impl Iterator<Item = EpochIndex> {
         (self.readable_from.0..=self.current.0).map(EpochIndex)
     }
 }
 
-/// Two epochs that bound no window.
+/// The reason why two epochs do not bound a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WindowError {
     /// The first epoch comes after the last.
     #[error("a window must not end before it begins, got epochs {} to {}", earliest.0, current.0)]
     Reversed {
-        /// The epoch of now − lookback.
+        /// The epoch of `now − lookback`.
         earliest: EpochIndex,
-        /// The epoch of now.
+        /// The current epoch.
         current: EpochIndex,
     },
-    /// More epochs than one request may look at.
+    /// The window has more epochs than one request may read.
     #[error("a window must have at most {max} epochs, got {epochs}", max = Window::MAX_EPOCHS)]
     TooLong {
-        /// How many it would have.
+        /// The number of epochs it would have.
         epochs: u64,
     },
 }

@@ -1,9 +1,10 @@
 //! A budget manager for individual differential privacy on one device.
 //!
-//! A device keeps private events, such as the ads a person saw. Sites ask it for reports about
-//! them, which are later summed over many devices and noised. Each report costs the device some
-//! privacy; this library decides what it may cost, and releases nothing that is not paid for. It
-//! implements the paper's Alg. 2, of which Cookie Monster is a special case.
+//! A device keeps private events, such as the ads that a person saw. Sites ask it for reports about
+//! them. The reports of many devices are later summed, and noise is added to the sum. Each report
+//! costs the device some privacy. This library decides how much a report may cost, and releases
+//! only what has been paid for. It implements the paper's Alg. 2, of which Cookie Monster is a
+//! special case.
 //!
 //! ```text
 //!            events of one epoch          filters of that epoch
@@ -17,15 +18,15 @@
 //! | to | see |
 //! |---|---|
 //! | count privacy loss | [`MicroEpsilon`], [`Epsilon`], [`Capacity`] |
-//! | choose the rules | [`Policy`], [`Policies`], [`Profile`], [`Workload`] |
-//! | keep what was spent | [`Ledger`], [`LedgerView`], [`Filter`] |
+//! | choose the rules | [`Policy`], [`Policies`], [`Profile`], [`WorkloadParameters`] |
+//! | record what was spent | [`Ledger`], [`LedgerView`], [`Filter`] |
 //! | measure ads | [`Device`], [`Impression`], [`AttributionQuery`], [`AttributionObject`] |
 //! | measure something else | [`Query`], [`EventStore`], [`EventLog`] and the example `location` |
-//! | embed it in a store of your own | [`generate_report`], [`Workspace`], [`Changes`] |
+//! | use your own store | [`generate_report`], [`Workspace`], [`LedgerChanges`] |
 //! | understand a null report | [`Decision`], [`Cause`], [`Check`] |
 //!
-//! It does no I/O and has no clock and no randomness: moments, epochs and random numbers come in
-//! as parameters, and sites are numbers. The same calls give the same results everywhere.
+//! The library does no I/O and has no clock and no source of randomness. Moments, epochs and random
+//! numbers are parameters, and sites are numbers. The same calls give the same results everywhere.
 //!
 //! ```
 //! use bigbird::*;
@@ -35,7 +36,7 @@
 //! let ad = Impression::new(news, UserAction(1), Timestamp(10), 3);
 //! device.save_impression(EpochIndex(0), &ad);
 //!
-//! let request = Request {
+//! let request = ReportRequest {
 //!     querier: shop,
 //!     conversion_site: shop,
 //!     user_action: UserAction(2),
@@ -44,7 +45,7 @@
 //! let query = AttributionQuery::builder(request, Timestamp(20), 5).epsilon(0.25).build()?;
 //! let outcome = device.report(&query, &mut || 0.5);
 //! assert_eq!(outcome.report.buckets(), [0, 0, 0, 1, 0]);
-//! let global = device.balance(EpochIndex(0), Filter::Global);
+//! let global = device.balance(EpochIndex(0), Filter::GlobalBudget);
 //! assert_eq!(global.remaining(), Some(MicroEpsilon::new(7_750_000)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -60,6 +61,7 @@ mod event_log;
 mod filter;
 mod ids;
 mod ledger;
+mod limit;
 mod loss;
 mod policy;
 mod query;
@@ -70,24 +72,21 @@ pub use attribution::{
     Impression, ImpressionStore, QueryError, ReadLimits, StoreLimits, Terms,
 };
 pub use decision::{Cause, Decision, EpochDecision, Fate};
-pub use device::{Device, Outcome, Saved};
+pub use device::{Device, ReportAndDecision, SaveResult};
 pub use engine::{Workspace, generate_report};
 pub use epsilon::{Capacity, Epsilon, EpsilonError, MicroEpsilon};
 pub use event_log::EventLog;
 pub use filter::{Balance, Charge, Check, Filter, FilterKind};
 pub use ids::{EpochIndex, SiteId, Timestamp, UserAction, Window, WindowError};
 pub use ledger::{
-    Admission, Admit, Admitted, Changes, EpochView, Ledger, LedgerView, admission, first_short,
+    Admission, AdmissionState, EpochLedger, Ledger, LedgerChanges, LedgerView, NewAdmission,
+    admission, first_shortfall,
 };
+pub use limit::Limit;
 pub use loss::Noise;
 pub use policy::{
-    Arithmetic, Capacities, Constraint, DepletedSites, GlobalCharging, KeptEpochs, Policies,
-    Policy, PolicyBuilder, PolicyError, Profile, SiteCharging, UnknownProfile, UnknownSiteCharging,
-    Violation, Workload,
+    AllowedQueriers, Arithmetic, Capacities, ClosedSites, Constraint, DepletedSites,
+    GlobalCharging, KeptEpochs, OwnActionEvents, Policies, Policy, PolicyBuilder, PolicyError,
+    Profile, SiteCharging, UnknownProfile, UnknownSiteCharging, Violation, WorkloadParameters,
 };
-pub use query::{Draws, EventStore, Query, Release, Relevant, Request};
-
-/// The example of the README, compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+pub use query::{Draws, EventStore, Query, Release, Relevant, ReportRequest};

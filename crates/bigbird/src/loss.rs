@@ -1,5 +1,5 @@
-//! Privacy losses: pure functions that mirror the paper's cases (appendix, sensitivities of
-//! reports per epoch and per epoch and site).
+//! Privacy losses: pure functions that mirror the paper's cases (appendix, sensitivities of reports
+//! per epoch, and per epoch and site).
 
 use std::num::NonZeroU64;
 
@@ -17,7 +17,7 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Noise that hides a change of `sensitivity` with `epsilon`.
+    /// Noise that hides a change of `sensitivity` at a privacy loss of `epsilon`.
     pub const fn new(epsilon: Epsilon, sensitivity: NonZeroU64) -> Self {
         Self {
             epsilon,
@@ -25,18 +25,18 @@ impl Noise {
         }
     }
 
-    /// The epsilon with which a change of the whole sensitivity is hidden.
+    /// The loss when a report changes by the whole sensitivity.
     pub const fn epsilon(self) -> Epsilon {
         self.epsilon
     }
 
-    /// The change that is hidden with that epsilon.
+    /// The change that costs that loss.
     pub const fn sensitivity(self) -> NonZeroU64 {
         self.sensitivity
     }
 
-    /// The privacy loss of a change by `sensitivity` under this noise: sensitivity / λ, rounded
-    /// up. A positive change is charged at least 1 µε, however small the epsilon.
+    /// The privacy loss of a change by `sensitivity` under this noise: sensitivity / λ, rounded up.
+    /// A positive change costs at least 1 µε, however small the epsilon is.
     #[inline]
     pub fn loss(self, sensitivity: u64, arithmetic: Arithmetic) -> MicroEpsilon {
         if sensitivity == 0 {
@@ -51,7 +51,7 @@ impl Noise {
 
     fn exact(self, sensitivity: u64) -> u64 {
         let (epsilon, scale) = (self.epsilon.micro().get(), self.sensitivity.get());
-        // The common case: the report may change by as much as the noise hides.
+        // The common case: the change is exactly the one that the noise is made for.
         if sensitivity == scale {
             return epsilon;
         }
@@ -70,7 +70,7 @@ impl Noise {
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
-        reason = "the draft computes in doubles; a cast from a double saturates"
+        reason = "the draft computes in doubles, and a cast from a double saturates"
     )]
     fn double(self, sensitivity: u64) -> u64 {
         let noise_scale = self.sensitivity.get() as f64 / self.epsilon.value();
@@ -79,20 +79,20 @@ impl Noise {
     }
 }
 
-/// What one epoch loses by one report.
+/// The losses of one epoch by one report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EpochLoss {
-    /// What the querier budget pays.
+    /// The amount that the querier budget pays.
     pub(crate) querier: MicroEpsilon,
-    /// What the global budget pays, and with it the conversion-site quota.
+    /// The amount that the global budget, the conversion-site quota and the user-action budget pay.
     pub(crate) shared: MicroEpsilon,
 }
 
 /// The loss of an epoch with relevant events (the paper's `EpochBudget`).
 ///
-/// `worst_case` is how much those events can change a report at most. `individual` is by how much
-/// they change this one; it is known when the window has one epoch, and only then: over several
-/// epochs it would depend on the others.
+/// `worst_case` is the most that those events can change a report. `individual` is how much they
+/// change this report. It is known only if the window has one epoch: over several epochs it would
+/// depend on the other epochs.
 pub(crate) fn epoch_loss(
     policy: &Policy,
     noise: Noise,
@@ -112,10 +112,10 @@ pub(crate) fn epoch_loss(
 }
 
 /// The loss of one of `sites` relevant impression sites (the paper's `EpochImpSiteBudget`).
-/// `sensitivity` is how much the events of that site can change a report at most.
+/// `sensitivity` is the most that the events of that site can change a report.
 ///
-/// Whatever the query says, the losses of all sites sum to at least what the global budget pays:
-/// the resilience theorem rests on that (lemma on allocation consistency).
+/// The losses of all sites sum to at least what the global budget pays, whatever sensitivities the
+/// query reports. The resilience theorem depends on this (lemma on allocation consistency).
 pub(crate) fn site_loss(
     policy: &Policy,
     noise: Noise,
@@ -163,7 +163,7 @@ mod tests {
     fn doubles_follow_the_draft_and_still_charge() {
         let loss = |epsilon, max, s| noise(epsilon, max).loss(s, Arithmetic::Double).get();
         assert_eq!(loss(0.2, 150, 150), 100_000);
-        // Exact arithmetic gives 300,000 here.
+        // Exact arithmetic gives the same result for the first, and 1 µε less for the second.
         assert_eq!(loss(0.3, 1, 2), 300_000);
         assert_eq!(loss(1.1, 5, 2), 220_001);
         assert_eq!(noise(1.1, 5).loss(2, Arithmetic::Exact).get(), 220_000);
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(epoch(&draft, Some(norm)).shared, micro(600_000));
         assert_eq!(site(&big_bird, Some(norm), 1), 200_000);
         assert_eq!(site(&big_bird, Some(norm), 2), 200_000);
-        // What costs its sender nothing takes nothing from any publisher.
+        // A request that costs its sender nothing takes nothing from any publisher.
         assert_eq!(site(&big_bird, Some(0), 2), 0);
         assert_eq!(site(&big_bird, None, 1), 600_000);
         assert_eq!(site(&draft, Some(norm), 1), 600_000);

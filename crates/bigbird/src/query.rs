@@ -1,8 +1,9 @@
-//! What an application brings: its events, its queries, and where its events are stored.
+//! The traits that an application implements: its events, its queries, and the store of its events.
 
 use crate::{EpochIndex, Noise, SiteId, UserAction, Window};
 
-/// What may leave the device: reports, and nothing else. A [`Decision`](crate::Decision) is not:
+/// A type that may leave the device. Only reports implement this trait. A
+/// [`Decision`](crate::Decision) does not:
 ///
 /// ```compile_fail
 /// fn send(report: impl bigbird::Release) {}
@@ -10,42 +11,44 @@ use crate::{EpochIndex, Noise, SiteId, UserAction, Window};
 /// ```
 pub trait Release {}
 
-/// A question about the events of one device, and what it costs to answer it.
+/// A question about the events of one device, and the cost of an answer.
 ///
-/// The engine does the rest: it matches per epoch, computes losses from the sensitivities, charges
-/// the filters, drops what cannot be paid for, and asks for the report of what is left. The
-/// sensitivities are a promise that the privacy guarantee rests on; they are the paper's
-/// (appendix, query model), in the units of the report's numbers.
+/// The engine does the rest. It finds the relevant events of each epoch, computes losses from the
+/// sensitivities, charges the filters, drops the epochs that cannot pay, and asks for the report
+/// over those that passed. The privacy guarantee depends on the sensitivities being correct. They
+/// are the paper's (appendix, query model), in the units of the report's numbers.
 pub trait Query {
     /// A stored event, as the store shows it to a query.
     type Event<'e>;
 
-    /// What the report needs to know of a relevant event.
+    /// The data about a relevant event that the report needs.
     type Detail: Copy;
 
-    /// The report. A null one and a full one have the same shape.
+    /// The report. Null and other reports have the same shape.
     type Report: Release + Default;
 
-    /// Who asks, on whose behalf, and of which epochs.
-    fn request(&self) -> Request;
+    /// The request: who asks, on whose behalf, and about which epochs.
+    fn request(&self) -> ReportRequest;
 
     /// The noise that will be added to the sum of reports.
     fn noise(&self) -> Noise;
 
-    /// What the report needs of this event, or `None` if it is not relevant. It must not depend
-    /// on the user action that saved the event: the engine takes care of that.
+    /// The data about this event that the report needs, or `None` if the event is not relevant. It
+    /// must not depend on the user action that saved the event: the engine handles user actions.
     fn relevant(&self, event: Self::Event<'_>) -> Option<Self::Detail>;
 
-    /// Keeps the relevant events of an epoch that count, of those from `begin` on: for queries that
-    /// read no more than so many. Which are kept must be a function of these events and the query.
+    /// Limits how many relevant events of one epoch count: removes the others from
+    /// `events[begin..]`. Which ones it keeps must depend only on these events and the query. By
+    /// default, all count.
     fn keep_first(&self, events: &mut Vec<Relevant<Self::Detail>>, begin: usize) {
         let _ = (events, begin);
     }
 
-    /// Computes the report from relevant events (A of the paper); with no events, the null report.
+    /// Computes the report from relevant events (A of the paper). Without events, it is the null
+    /// report.
     ///
-    /// The events come in no particular order and may be reordered. The report must be a function
-    /// of them and the draws alone: whatever is left in `report` from an earlier use is replaced.
+    /// The events come in any order and may be reordered. The report must be a function of the
+    /// events and the draws alone. It replaces whatever an earlier use left in `report`.
     fn report(
         &self,
         events: &mut [Relevant<Self::Detail>],
@@ -53,56 +56,57 @@ pub trait Query {
         report: &mut Self::Report,
     );
 
-    /// By how much this report differs from the null report: ‖A(F) − A(∅)‖₁.
+    /// The distance between this report and the null report: ‖A(F) − A(∅)‖₁.
     fn individual_sensitivity(&self, report: &Self::Report) -> u64;
 
-    /// By how much removing these events, all relevant ones of one epoch, can change a report at
-    /// most, whatever other epochs hold.
+    /// The most that a report can change when these events, all relevant ones of one epoch, are
+    /// removed, whatever is stored in other epochs.
     fn epoch_sensitivity(&self, events: &[Relevant<Self::Detail>]) -> u64;
 
-    /// By how much removing these events, all relevant ones of one impression site in one epoch,
-    /// can change a report at most, whatever else is stored.
+    /// The most that a report can change when these events, all relevant ones of one impression
+    /// site in one epoch, are removed, whatever else is stored.
     fn site_sensitivity(&self, events: &[Relevant<Self::Detail>]) -> u64;
 }
 
-/// Who asks for a report, on whose behalf, and of which epochs.
+/// A request for a report: who asks, on whose behalf, and about which epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
-    /// Who receives the report and whose budget pays.
+pub struct ReportRequest {
+    /// The site that receives the report and whose budget pays.
     pub querier: SiteId,
-    /// Where the conversion happened.
+    /// The site where the conversion happened.
     pub conversion_site: SiteId,
     /// The user action that caused the request.
     pub user_action: UserAction,
-    /// The epochs to look back over.
+    /// The epochs that the request reads.
     pub window: Window,
 }
 
-/// A relevant event: who pays for it, and what the report needs of it.
+/// A relevant event: the site that pays for it, and the data that the report needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Relevant<D> {
     /// The epoch it was saved in.
     pub epoch: EpochIndex,
-    /// Its place in the order in which the events of the epoch were saved.
+    /// Its position among the events of the epoch, in the order in which they were saved.
     pub order: u32,
     /// The site whose quota pays for it.
     pub site: SiteId,
     /// The user action that saved it.
     pub user_action: UserAction,
-    /// What the report needs of it.
+    /// The data that the report needs.
     pub detail: D,
 }
 
-/// Stored events, as far as queries of type `Q` are concerned.
+/// A store of events that queries of type `Q` can read.
 pub trait EventStore<Q: Query> {
-    /// Why they could not be read.
+    /// The reason why the events could not be read.
     type Error;
 
-    /// Appends the events of `epoch` that are relevant to `query`, each once, in any order.
+    /// Appends the events of `epoch` that are relevant to `query` to `found`, each once, in any
+    /// order.
     ///
-    /// What it finds must be a function of this epoch's events and the query. In particular, what
-    /// is kept of one epoch must not depend on what was saved in another: limits and eviction are
-    /// per epoch, or one epoch's data would show in another's.
+    /// The result must depend only on the events of this epoch and on the query. In particular,
+    /// what is kept in one epoch must not depend on what was saved in another. That is why limits
+    /// and eviction are per epoch: otherwise one epoch's data would show in another's.
     fn find(
         &self,
         epoch: EpochIndex,
@@ -113,10 +117,10 @@ pub trait EventStore<Q: Query> {
 
 /// The random numbers of one report, each drawn once.
 ///
-/// A report may be computed more than once: to know its cost, and to release it. Were the random
-/// rounding of credit drawn anew, the report that was paid for would not be the one that is
-/// released, and a device could give away what it never charged (notes on the draft, row 2). So
-/// the first computation draws, and every further one sees the same numbers.
+/// A report may be computed more than once: to find out its cost, and to release the report. If the
+/// random rounding of credit were drawn again, the released report would differ from the one that
+/// was paid for, and a device could reveal something that it never charged (notes on the draft, row
+/// 2). So only the first computation draws numbers, and every later one sees the same numbers.
 pub struct Draws<'a> {
     source: &'a mut dyn FnMut() -> f64,
     drawn: &'a mut Vec<f64>,
@@ -124,7 +128,7 @@ pub struct Draws<'a> {
 }
 
 impl<'a> Draws<'a> {
-    /// Numbers from `source`, which are kept in `drawn` and read from there first.
+    /// Numbers that are first read from `drawn`, then drawn from `source` and kept in `drawn`.
     pub fn new(source: &'a mut dyn FnMut() -> f64, drawn: &'a mut Vec<f64>) -> Self {
         Self {
             source,

@@ -1,18 +1,19 @@
-//! A map for few entries that also copes with many.
+//! A map that is fast with few entries and still works with many.
 
 use std::hash::{BuildHasher, Hash};
 
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
 
-/// Up to this many entries, looking at each is faster than hashing.
+/// Up to this many entries, comparing with each one is faster than hashing.
 const SCANNED: usize = 16;
 
 /// A map from small keys to small values, in insertion order.
 ///
-/// Most devices have a few filters an epoch: those are found by looking at each. A device under
-/// attack has thousands: from [`SCANNED`] on, a hash table points into the entries. Emptying it
-/// keeps the buffers, so that a simulator's steady state allocates nothing.
+/// Most devices have only a few filters in an epoch, and those are found by comparing with each
+/// one. A device under attack has thousands. With more than [`SCANNED`] entries, a hash table
+/// points into the entries. Clearing the map keeps the buffers, so that a simulation allocates
+/// nothing once its buffers have grown.
 #[derive(Debug, Clone)]
 pub(crate) struct SmallMap<K, V> {
     entries: Vec<(K, V)>,
@@ -34,8 +35,7 @@ impl<K: Copy + Eq + Hash, V> SmallMap<K, V> {
         self.position(key).map(|at| &self.entries[at].1)
     }
 
-    /// Where the value of `key` is, having put `default` there if there was none; and whether
-    /// that was so.
+    /// The position of the value of `key`, and true if it is new. A new value is `default`.
     #[inline]
     pub(crate) fn entry(&mut self, key: K, default: V) -> (usize, bool) {
         if let Some(at) = self.position(key) {
@@ -90,7 +90,7 @@ impl<K: Copy + Eq + Hash, V> SmallMap<K, V> {
 
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "four billion entries of an epoch would not fit in memory"
+        reason = "four billion entries in one epoch would not fit in memory"
     )]
     fn index_entry(&mut self, at: usize) {
         let entries = &self.entries;
@@ -112,7 +112,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Whatever is put in, it answers as a plain map does.
+        /// Whatever is inserted, the map answers like a plain map.
         #[test]
         fn answers_as_a_plain_map(keys in prop::collection::vec(0..60_u32, 0..200)) {
             let mut map = SmallMap::default();

@@ -1,57 +1,57 @@
-//! `bigbird conformance`: runs test vectors against the user agent.
+//! `bigbird conformance`: test vectors, run against the user agent.
 
 use std::path::PathBuf;
 
 use bigbird::Profile;
-use bigbird_conformance::{Case, Mismatch, RunError, Tally, read};
+use bigbird_conformance::{Mismatch, RunError, Tally, VectorCase, read};
 use bigbird_store::{SqliteStore, StoreOptions};
 use clap::ValueEnum;
 
 use crate::scratch::Scratch;
-use crate::{Failed, Finished, output};
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A directory with CONFIG.json holds files of the W3C's end-to-end format, which can also be given
-one by one; any other directory is searched for .jsonl files. A line of a .jsonl file is a scenario, a header case, a credit case or a
-site case, told apart by their keys.
+A directory that contains CONFIG.json holds .json files in the W3C's end-to-end format. Such files
+can also be given one by one. In any other directory, all .jsonl files are read. Each line of a
+.jsonl file is one case: a scenario, a header, credit or a site, depending on its keys.
 
-Exit status: 0 if all passed, 1 if any failed, 2 if a path cannot be read.")]
-pub(crate) struct Args {
-    /// Directories and .jsonl files
+Exit status: 0 if all cases passed, 1 if any failed, 2 if a path cannot be read.")]
+pub(crate) struct ConformanceArgs {
+    /// Directories, .jsonl files and .json files with test vectors
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Play all scenarios under this profile [default: the scenario's own, or w3c-draft]
+    /// Profile for all scenarios [default: the scenario's own, or w3c-draft]
     #[arg(long)]
     profile: Option<Profile>,
-    /// Where the user agent keeps its data while a scenario is played
+    /// Store that scenarios run on
     #[arg(long, value_enum, default_value_t)]
-    store: Store,
+    store: StoreKind,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Where the user agent keeps its data.
+/// The store that the user agent uses.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Store {
-    /// In memory
+enum StoreKind {
+    /// A store in memory
     #[default]
     Memory,
-    /// In a file, which is gone afterwards
+    /// A store in a temporary file
     Sqlite,
 }
 
-pub(crate) fn run(args: &Args) -> Finished {
+pub(crate) fn run(args: &ConformanceArgs) -> CommandResult {
     let mut cases = Vec::new();
     for path in &args.paths {
-        cases.extend(read(path).map_err(|error| Failed::unreadable(error.to_string()))?);
+        cases.extend(read(path).map_err(|error| CommandError::unreadable(error.to_string()))?);
     }
     let tally = Tally::of(&cases, |case| match args.store {
-        Store::Memory => case.run(args.profile),
-        Store::Sqlite => run_in_file(case, args.profile),
+        StoreKind::Memory => case.run(args.profile),
+        StoreKind::Sqlite => run_in_file(case, args.profile),
     });
-    let tally = tally.map_err(|error| Failed::unreadable(error.to_string()))?;
+    let tally = tally.map_err(|error| CommandError::unreadable(error.to_string()))?;
     let text = match args.json {
         true => output::json(&tally)?,
         false => tally.to_string(),
@@ -59,10 +59,10 @@ pub(crate) fn run(args: &Args) -> Finished {
     Ok((text, tally.failed == 0))
 }
 
-/// Runs a case, a scenario on a store in a file.
-fn run_in_file(case: &Case, profile: Option<Profile>) -> Result<Vec<Mismatch>, RunError> {
+/// Runs a case. A scenario runs on a store in a temporary file.
+fn run_in_file(case: &VectorCase, profile: Option<Profile>) -> Result<Vec<Mismatch>, RunError> {
     let folder = Scratch::new()
-        .map_err(|error| RunError::new(format!("a folder for the store: {error}")))?;
+        .map_err(|error| RunError::new(format!("cannot create a temporary folder: {error}")))?;
     case.run_on(profile, || {
         let options = StoreOptions::default();
         let path = folder.path().join("store");

@@ -6,15 +6,15 @@ use std::fmt::Write as _;
 
 use bigbird::{
     AttributionQuery, Device, EpochIndex, Filter, Histogram, Impression, ImpressionStore, Policy,
-    Request, SiteId, Timestamp, UserAction, Window,
+    ReportRequest, SiteId, Timestamp, UserAction, Window,
 };
 use serde::Serialize;
 
-use crate::{Failed, Finished, output};
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Print what remains, in microepsilons, as JSON
+pub(crate) struct ExampleArgs {
+    /// Print what remains as JSON, in microepsilons
     #[arg(long)]
     json: bool,
 }
@@ -47,8 +47,8 @@ const QUERIERS: [SiteId; 3] = [SHOES, ADTECH, ADTECH2];
 const IMPRESSION_SITES: [SiteId; 2] = [NEWS, BLOG];
 const CONVERSION_SITES: [SiteId; 1] = [SHOES];
 
-pub(crate) fn run(args: &Args) -> Finished {
-    let replay = Replay::run()?;
+pub(crate) fn run(args: &ExampleArgs) -> CommandResult {
+    let replay = WorkedExample::run()?;
     let text = if args.json {
         output::json(&replay.remaining())?
     } else {
@@ -57,19 +57,19 @@ pub(crate) fn run(args: &Args) -> Finished {
     Ok((text, true))
 }
 
-/// The example after its last report.
-struct Replay {
+/// The state of the example after its last report.
+struct WorkedExample {
     device: Device<ImpressionStore>,
     reports: [(SiteId, Histogram); 3],
 }
 
-impl Replay {
-    fn run() -> Result<Self, Failed> {
+impl WorkedExample {
+    fn run() -> Result<Self, CommandError> {
         let policy = Policy::builder()
-            .querier(0.5)
-            .global(4.0)
-            .impression_site(2.0)
-            .conversion_site(0.75)
+            .querier_budget(0.5)
+            .global_budget(4.0)
+            .impression_site_quota(2.0)
+            .conversion_site_quota(0.75)
             .domain_cap(2)
             .build()?;
         let mut device = Device::<ImpressionStore>::new(policy);
@@ -90,7 +90,7 @@ impl Replay {
         // in one attribution (j) by adtech.ex and (k) by adtech2.ex, each for its own ads.
         let mut draw = || 0.5;
         let measure = |querier: SiteId, callers: &[SiteId]| {
-            let request = Request {
+            let request = ReportRequest {
                 querier,
                 conversion_site: SHOES,
                 user_action: UserAction(3),
@@ -101,7 +101,7 @@ impl Replay {
                 .credit([0.5, 0.5])
                 .value(75, 150)
                 .epsilon(0.2);
-            Ok::<_, Failed>(query)
+            Ok::<_, CommandError>(query)
         };
         let report_i = device.report(&measure(SHOES, &[SHOES])?.build()?, &mut draw);
         let both = measure(SHOES, &[ADTECH, ADTECH2])?.build()?;
@@ -109,13 +109,13 @@ impl Replay {
         let mut share = |adtech: SiteId| {
             let own_ads = measure(adtech, &[adtech])?.impression_callers([adtech]);
             let outcome = device.share(&mut object, &own_ads.build()?);
-            Ok::<_, Failed>((adtech, outcome.report))
+            Ok::<_, CommandError>((adtech, outcome.report))
         };
         let reports = [(SHOES, report_i.report), share(ADTECH)?, share(ADTECH2)?];
         Ok(Self { device, reports })
     }
 
-    /// What remains of a filter, in µε.
+    /// The amount that remains of a filter, in µε, or none if it is unlimited.
     fn left(&self, epoch: EpochIndex, filter: Filter) -> Option<bigbird::MicroEpsilon> {
         self.device.balance(epoch, filter).remaining()
     }
@@ -131,10 +131,10 @@ impl Replay {
             };
             EpochRemaining {
                 epoch: label,
-                querier: of_sites(&QUERIERS, Filter::Querier),
-                global: left(Filter::Global),
-                impression_site: of_sites(&IMPRESSION_SITES, Filter::ImpressionSite),
-                conversion_site: of_sites(&CONVERSION_SITES, Filter::ConversionSite),
+                querier_budget: of_sites(&QUERIERS, Filter::QuerierBudget),
+                global_budget: left(Filter::GlobalBudget),
+                impression_site_quota: of_sites(&IMPRESSION_SITES, Filter::ImpressionSiteQuota),
+                conversion_site_quota: of_sites(&CONVERSION_SITES, Filter::ConversionSiteQuota),
             }
         });
         Remaining { epochs }
@@ -144,7 +144,7 @@ impl Replay {
         let mut text = String::from(
             "The paper's worked example\n\
              \n\
-             In epoch\n\
+             Epoch\n\
              e1  an ad on news.ex, placed by adtech.ex   (bucket 0)\n\
              e2  an ad on blog.ex, placed by adtech2.ex  (bucket 1)\n\
              e3  a purchase at shoes.ex of value 75, measured three times with\n\
@@ -159,29 +159,31 @@ impl Replay {
             writeln!(text, "      {what:<33} histogram {:?}", report.buckets())?;
         }
         text.push_str(
-            "    (j) and (k) share one attribution: each pays from its own querier budget, and the\n\
-             \x20   other filters pay 0.1 for (i) and 0.1 for (j) and (k) together\n\
+            "    (j) and (k) share one attribution. Each pays from its own querier budget. The\n\
+             \x20   other filters pay 0.1 for (i), and 0.1 for (j) and (k) together.\n\
              \n\
              What remains, in ε\n",
         );
-        let queriers = QUERIERS.map(Filter::Querier);
-        let impression_sites = IMPRESSION_SITES.map(Filter::ImpressionSite);
-        let conversion_sites = CONVERSION_SITES.map(Filter::ConversionSite);
+        let queriers = QUERIERS.map(Filter::QuerierBudget);
+        let impression_sites = IMPRESSION_SITES.map(Filter::ImpressionSiteQuota);
+        let conversion_sites = CONVERSION_SITES.map(Filter::ConversionSiteQuota);
         let columns = || {
-            let before = queriers.into_iter().chain([Filter::Global]);
+            let before = queriers.into_iter().chain([Filter::GlobalBudget]);
             before.chain(impression_sites).chain(conversion_sites)
         };
         let capacities = self.device.policy().capacities();
         let heading = |filter: Filter| {
             let site = match filter {
-                Filter::Querier(site)
-                | Filter::ImpressionSite(site)
-                | Filter::ConversionSite(site) => name(site),
-                Filter::Global | Filter::UserAction(_) => "",
+                Filter::QuerierBudget(site)
+                | Filter::ImpressionSiteQuota(site)
+                | Filter::ConversionSiteQuota(site) => name(site),
+                Filter::GlobalBudget | Filter::UserActionBudget(_) => "",
             };
             let kind = filter.kind();
             let label = match filter {
-                Filter::Querier(_) | Filter::Global => kind.to_string().replace(' ', "\n"),
+                Filter::QuerierBudget(_) | Filter::GlobalBudget => {
+                    kind.to_string().replace(' ', "\n")
+                }
                 _ => kind.to_string().replace('-', "-\n"),
             };
             format!("{label}\nof {}\n{site}", capacities.of(kind))
@@ -199,7 +201,7 @@ impl Replay {
     }
 }
 
-/// What remains of each filter, in µε; null for unlimited.
+/// The amount that remains of each filter, in µε. Null means unlimited.
 #[derive(Debug, Serialize)]
 struct Remaining {
     epochs: [EpochRemaining; 3],
@@ -209,10 +211,10 @@ struct Remaining {
 #[serde(rename_all = "camelCase")]
 struct EpochRemaining {
     epoch: &'static str,
-    querier: BTreeMap<&'static str, Option<u64>>,
-    global: Option<u64>,
-    impression_site: BTreeMap<&'static str, Option<u64>>,
-    conversion_site: BTreeMap<&'static str, Option<u64>>,
+    querier_budget: BTreeMap<&'static str, Option<u64>>,
+    global_budget: Option<u64>,
+    impression_site_quota: BTreeMap<&'static str, Option<u64>>,
+    conversion_site_quota: BTreeMap<&'static str, Option<u64>>,
 }
 
 #[cfg(test)]
@@ -226,10 +228,10 @@ mod tests {
         let epoch = |label, querier, global, news, blog, conversion| {
             json!({
                 "epoch": label,
-                "querier": {"shoes.ex": querier, "adtech.ex": querier, "adtech2.ex": querier},
-                "global": global,
-                "impressionSite": {"news.ex": news, "blog.ex": blog},
-                "conversionSite": {"shoes.ex": conversion},
+                "querierBudget": {"shoes.ex": querier, "adtech.ex": querier, "adtech2.ex": querier},
+                "globalBudget": global,
+                "impressionSiteQuota": {"news.ex": news, "blog.ex": blog},
+                "conversionSiteQuota": {"shoes.ex": conversion},
             })
         };
         let expected = json!({"epochs": [
@@ -237,13 +239,13 @@ mod tests {
             epoch("e2", 400_000, 3_800_000, 2_000_000, 1_800_000, 550_000),
             epoch("e3", 500_000, 4_000_000, 2_000_000, 2_000_000, 750_000),
         ]});
-        let remaining = Replay::run().unwrap().remaining();
+        let remaining = WorkedExample::run().unwrap().remaining();
         assert_eq!(serde_json::to_value(remaining).unwrap(), expected);
     }
 
     #[test]
     fn the_intermediaries_get_the_credit_of_their_own_ads() {
-        let replay = Replay::run().unwrap();
+        let replay = WorkedExample::run().unwrap();
         let [whole, first, second] = replay.reports.map(|(_, report)| report);
         assert_eq!(whole.total(), 75);
         assert_eq!(first.buckets()[1] + second.buckets()[0], 0);

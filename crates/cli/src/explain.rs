@@ -1,36 +1,38 @@
-//! `bigbird explain`: plays one scenario and tells what each event did.
+//! `bigbird explain`: one scenario, played with an account of what each event did.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird::{Balance, Cause, Fate, Profile};
-use bigbird_conformance::{Case, Event, Outcome, Scenario, ScenarioPlayer, read_lines, read_w3c};
-use bigbird_user_agent::protocol::{CallerInput, Request};
-use bigbird_user_agent::{EpochExplanation, Explanation, Memory};
+use bigbird_conformance::{
+    EventResult, Scenario, ScenarioEvent, ScenarioPlayer, VectorCase, read_lines, read_w3c,
+};
+use bigbird_user_agent::protocol::{AgentRequest, CallerInput};
+use bigbird_user_agent::{EpochExplanation, Explanation, MemoryStore};
 
-use crate::{Failed, Finished};
+use crate::{CommandError, CommandResult};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SCENARIO is a file of the W3C's end-to-end format, with CONFIG.json beside it, or a .jsonl file of
-scenarios, of which --name chooses one.")]
-pub(crate) struct Args {
-    /// The scenario's file
+SCENARIO is a .json file in the W3C's end-to-end format, with CONFIG.json in the same directory,
+or a .jsonl file with scenarios. --name chooses one of those.")]
+pub(crate) struct ExplainArgs {
+    /// File with the scenario
     scenario: PathBuf,
-    /// The scenario's name, in a .jsonl file of several [default: the first]
+    /// Name of the scenario in a .jsonl file [default: the first]
     #[arg(long)]
     name: Option<String>,
-    /// Play it under this profile [default: the scenario's own, or w3c-draft]
+    /// Profile to play it under [default: the scenario's own, or w3c-draft]
     #[arg(long)]
     profile: Option<Profile>,
 }
 
-pub(crate) fn run(args: &Args) -> Finished {
-    let scenario = read(args).map_err(Failed::unreadable)?;
+pub(crate) fn run(args: &ExplainArgs) -> CommandResult {
+    let scenario = read(args).map_err(CommandError::unreadable)?;
     let mut player = scenario
         .player(args.profile)
-        .map_err(|why| Failed::unreadable(format!("{}: {why}", scenario.name)))?;
+        .map_err(|why| CommandError::unreadable(format!("{}: {why}", scenario.name)))?;
     let mut text = format!("{}\n", scenario.name);
     for event in &scenario.events {
         tell(&mut text, &mut player, event)?;
@@ -38,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Finished {
     Ok((text, true))
 }
 
-fn read(args: &Args) -> Result<Scenario, String> {
+fn read(args: &ExplainArgs) -> Result<Scenario, String> {
     let path = &args.scenario;
     if path
         .extension()
@@ -51,7 +53,7 @@ fn read(args: &Args) -> Result<Scenario, String> {
         .into_iter();
     let scenarios: Vec<Scenario> = cases
         .filter_map(|(_, case)| match case {
-            Case::Scenario(scenario) => Some(*scenario),
+            VectorCase::Scenario(scenario) => Some(*scenario),
             _ => None,
         })
         .collect();
@@ -65,16 +67,20 @@ fn read(args: &Args) -> Result<Scenario, String> {
     });
     wanted.next().ok_or_else(|| match &args.name {
         Some(name) => format!(
-            "{}: no scenario is named {name}; there are\n{}",
+            "{}: unknown scenario `{name}`; use one of:\n{}",
             path.display(),
             names.join("\n")
         ),
-        None => format!("{}: no scenario", path.display()),
+        None => format!("{}: the file contains no scenario", path.display()),
     })
 }
 
-/// Plays an event and writes what it did.
-fn tell(text: &mut String, player: &mut ScenarioPlayer<Memory>, event: &Event) -> std::fmt::Result {
+/// Plays an event and describes what it did.
+fn tell(
+    text: &mut String,
+    player: &mut ScenarioPlayer<MemoryStore>,
+    event: &ScenarioEvent,
+) -> std::fmt::Result {
     let before = budgets(player);
     let explanation = event.explain(player);
     let Ok(outcome) = event.play(player);
@@ -82,14 +88,15 @@ fn tell(text: &mut String, player: &mut ScenarioPlayer<Memory>, event: &Event) -
 
     writeln!(text, "\n{:>10} s  {}", event.seconds, what(event))?;
     match &outcome {
-        Outcome::Done => {}
-        Outcome::Report(histogram, _) => writeln!(text, "{MARGIN}report {histogram:?}")?,
-        Outcome::Shared(shared, _) => writeln!(text, "{MARGIN}shared as {shared}")?,
-        Outcome::Error(error) => writeln!(text, "{MARGIN}{error}")?,
+        EventResult::Done => {}
+        EventResult::Report(histogram, _) => writeln!(text, "{MARGIN}report {histogram:?}")?,
+        EventResult::Shared(shared, _) => writeln!(text, "{MARGIN}shared as {shared}")?,
+        EventResult::Error(error) => writeln!(text, "{MARGIN}{error}")?,
     }
-    if let (Outcome::Report(..) | Outcome::Shared(..), Some(explanation)) = (&outcome, explanation)
+    if let (EventResult::Report(..) | EventResult::Shared(..), Some(explanation)) =
+        (&outcome, explanation)
     {
-        let of_share = matches!(event.request, Request::TakeShare { .. });
+        let of_share = matches!(event.request, AgentRequest::TakeShare { .. });
         tell_why(text, &explanation, of_share)?;
     }
     for (key, balance) in &after {
@@ -100,7 +107,7 @@ fn tell(text: &mut String, player: &mut ScenarioPlayer<Memory>, event: &Event) -
             let (epoch, name) = key;
             writeln!(
                 text,
-                "{MARGIN}epoch {epoch}: {name} {spent} → {} of {}",
+                "{MARGIN}epoch {epoch}: {name}: {spent} → {} of {}",
                 balance.consumed, balance.capacity
             )?;
         }
@@ -110,7 +117,7 @@ fn tell(text: &mut String, player: &mut ScenarioPlayer<Memory>, event: &Event) -
 
 const MARGIN: &str = "              ";
 
-/// Why a report is what it is, epoch by epoch; nothing about epochs where nothing matched.
+/// Explains a report, epoch by epoch. Epochs in which nothing matched are left out.
 fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std::fmt::Result {
     if !explanation.enabled {
         return writeln!(text, "{MARGIN}the API is disabled");
@@ -120,13 +127,13 @@ fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std
             let until = epoch - 1;
             writeln!(
                 text,
-                "{MARGIN}the user cleared the data of {site}: nothing is read up to epoch {until}"
+                "{MARGIN}the user cleared the data of {site}: no epoch up to {until} is read"
             )?;
         }
         (Some(epoch), None) => {
             writeln!(
                 text,
-                "{MARGIN}the user cleared what was before epoch {epoch}"
+                "{MARGIN}the user cleared everything before epoch {epoch}"
             )?;
         }
         (None, _) => {}
@@ -140,11 +147,13 @@ fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std
     let capped = |epoch: &&EpochExplanation| epoch.fate == Fate::Dropped(Cause::DomainCap);
     let mut over_cap = explanation.epochs.iter().filter(capped);
     if let (Some(first), last) = (over_cap.next(), over_cap.next_back()) {
-        let last = last.unwrap_or(first);
+        let epochs = match last {
+            Some(last) => format!("epochs {} to {}", first.epoch, last.epoch),
+            None => format!("epoch {}", first.epoch),
+        };
         writeln!(
             text,
-            "{MARGIN}epochs {} to {}: not read, the user action has involved as many sites as it may",
-            first.epoch, last.epoch
+            "{MARGIN}{epochs}: not read, because the user action has reached its domain cap"
         )?;
     }
     let matched = explanation.epochs.iter().any(|epoch| epoch.matched > 0);
@@ -156,7 +165,7 @@ fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std
             if epoch.matched > 0 {
                 writeln!(
                     text,
-                    "{MARGIN}epoch {}: {} match",
+                    "{MARGIN}epoch {}: matching impressions: {}",
                     epoch.epoch, epoch.matched
                 )?;
             }
@@ -164,8 +173,8 @@ fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std
         };
         writeln!(
             text,
-            "{MARGIN}epoch {}: {} match, dropped by the {cause}",
-            epoch.epoch, epoch.matched
+            "{MARGIN}epoch {}: {}, matching impressions: {}",
+            epoch.epoch, epoch.fate, epoch.matched
         )?;
         for filter in &epoch.filters {
             if !filter.check.fits() {
@@ -173,10 +182,10 @@ fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std
             }
         }
         match epoch.largest_epsilon {
-            Some(epsilon) => writeln!(text, "{MARGIN}  it would fit with epsilon {epsilon}")?,
-            // The shares of a conversion have one epsilon: there is nothing to try.
+            Some(epsilon) => writeln!(text, "{MARGIN}  the largest epsilon that fits: {epsilon}")?,
+            // All shares of a conversion have the same epsilon, so another one cannot be tried.
             None if matches!(cause, Cause::Filter(_)) && !of_share => {
-                writeln!(text, "{MARGIN}  no epsilon would fit")?;
+                writeln!(text, "{MARGIN}  no epsilon fits")?;
             }
             None => {}
         }
@@ -184,8 +193,8 @@ fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std
     Ok(())
 }
 
-/// The event in words.
-fn what(event: &Event) -> String {
+/// An event in words.
+fn what(event: &ScenarioEvent) -> String {
     let from = |caller: &CallerInput| match &caller.intermediary_site {
         Some(intermediary) => format!("{}, by {intermediary}", caller.site),
         None => caller.site.clone(),
@@ -198,11 +207,11 @@ fn what(event: &Event) -> String {
         None => String::new(),
     };
     match &event.request {
-        Request::SaveImpression { caller, .. } => format!("an impression on {}", from(caller)),
-        Request::MeasureConversion { caller, .. } => {
+        AgentRequest::SaveImpression { caller, .. } => format!("an impression on {}", from(caller)),
+        AgentRequest::MeasureConversion { caller, .. } => {
             format!("a conversion on {}{}", from(caller), details())
         }
-        Request::CreateSharedConversion {
+        AgentRequest::CreateSharedConversion {
             caller,
             participants,
             ..
@@ -210,15 +219,19 @@ fn what(event: &Event) -> String {
             let participants = participants.join(", ");
             let from = from(caller);
             format!(
-                "a conversion on {from}, shared by {participants}{}",
+                "a conversion on {from},\n{MARGIN}shared by {participants}{}",
                 details()
             )
         }
-        Request::TakeShare { caller, shared, .. } => {
-            format!("a share of {shared} on {}{}", from(caller), details())
+        AgentRequest::TakeShare { caller, shared, .. } => {
+            format!(
+                "a share of {shared}\n{MARGIN}on {}{}",
+                from(caller),
+                details()
+            )
         }
-        Request::ClearImpressionsForSite { site } => format!("{site} clears its impressions"),
-        Request::ClearBrowsingHistoryForAttribution {
+        AgentRequest::ClearImpressionsForSite { site } => format!("{site} clears its impressions"),
+        AgentRequest::ClearBrowsingHistoryForAttribution {
             sites,
             forget_visits,
             ..
@@ -228,25 +241,27 @@ fn what(event: &Event) -> String {
                 sites => sites.join(", "),
             };
             match forget_visits {
-                true => format!("the user forgets visits of {sites}"),
-                false => format!("the user clears data of {sites}"),
+                true => format!("the user deletes the visits to {sites} from the history"),
+                false => format!("the user clears the data of {sites}"),
             }
         }
-        Request::EnableApi => "the user enables the API".to_owned(),
-        Request::DisableApi => "the user disables the API".to_owned(),
-        Request::UpdateActivationTimestamp { .. } => "the user interacts with the page".to_owned(),
-        Request::Navigate { to, .. } => match to {
-            Some(site) => format!("the tab goes to {site}"),
-            None => "the tab goes to a page without a site".to_owned(),
+        AgentRequest::EnableApi => "the user enables the API".to_owned(),
+        AgentRequest::DisableApi => "the user disables the API".to_owned(),
+        AgentRequest::UpdateActivationTimestamp { .. } => {
+            "the user interacts with the page".to_owned()
+        }
+        AgentRequest::Navigate { to, .. } => match to {
+            Some(site) => format!("the tab navigates to {site}"),
+            None => "the tab navigates to a page without a site".to_owned(),
         },
-        Request::Maintain => "the user agent cleans up".to_owned(),
-        Request::RestartEpochs => "the user says that the clock is right now".to_owned(),
+        AgentRequest::Maintain => "the user agent cleans up".to_owned(),
+        AgentRequest::RestartEpochs => "the user confirms that the clock is correct".to_owned(),
     }
 }
 
 /// Every filter that was charged, by epoch and name.
-fn budgets(player: &mut ScenarioPlayer<Memory>) -> BTreeMap<(i64, String), Balance> {
-    let Ok(budgets) = player.agent.budgets();
+fn budgets(player: &mut ScenarioPlayer<MemoryStore>) -> BTreeMap<(i64, String), Balance> {
+    let Ok(budgets) = player.agent.filter_balances();
     let named = budgets.into_iter();
     named
         .map(|budget| ((budget.epoch, budget.to_string()), budget.balance))

@@ -1,4 +1,4 @@
-//! The `bigbird` command: budgets, quotas and reports from the command line.
+//! The `bigbird` command: privacy budgets, quotas and reports on the command line.
 
 mod agent;
 mod clock;
@@ -29,30 +29,30 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Reproduce the paper's evaluation, with a report
-    Reproduce(lab::reproduce::Args),
+    /// Reproduce the paper's evaluation and write a report
+    Reproduce(lab::reproduce::ReproduceArgs),
     /// Replay the paper's worked example and show what remains of every budget and quota
-    Example(example::Args),
-    /// Show every capacity of a profile, or compute them for a workload
-    Policy(policy::Args),
+    Example(example::ExampleArgs),
+    /// Show the limits of a profile, or compute limits for a workload
+    Policy(policy::PolicyArgs),
     /// Run test vectors against the user agent
-    Conformance(conformance::Args),
-    /// Replay a workload under policies and attackers: what quotas cost, and what they prevent
-    Simulate(lab::simulate::Args),
-    /// Find capacities for logs, and what to expect of them
-    Tune(lab::tune::Args),
-    /// Plan a measurement: what error to expect, and which epsilon to choose
-    Plan(lab::plan::Args),
-    /// Look into workloads, or write them
+    Conformance(conformance::ConformanceArgs),
+    /// Replay a workload under policies and attackers, to see what quotas cost and prevent
+    Simulate(lab::simulate::SimulateArgs),
+    /// Compute limits from logs, and predict the errors under them
+    Tune(lab::tune::TuneArgs),
+    /// Plan a measurement: predict its error, or find the epsilon for a target error
+    Plan(lab::plan::PlanArgs),
+    /// Describe a workload, or write it to files
     #[command(subcommand)]
-    Workload(lab::workload::Command),
-    /// Run the user agent as a process: requests in, answers out, one JSON a line
-    Agent(agent::Args),
-    /// Look into the file of a user agent, check it, copy it, or start over
+    Workload(lab::workload::WorkloadCommand),
+    /// Run the user agent as a process that answers requests, each a line of JSON
+    Agent(agent::AgentArgs),
+    /// Show, check, back up or reset the store file of a user agent
     #[command(subcommand)]
-    Store(store::Command),
-    /// Play one scenario and tell what each event did, and why reports are null
-    Explain(explain::Args),
+    Store(store::StoreCommand),
+    /// Play one scenario and print what each event did, and why reports are null
+    Explain(explain::ExplainArgs),
 }
 
 fn main() -> ExitCode {
@@ -75,8 +75,8 @@ fn main() -> ExitCode {
         Command::Store(command) => store::run(&command),
     };
     let printed = finished.and_then(|(text, good)| {
-        output::print(&text).map_err(|error| Failed {
-            why: format!("writing the result: {error}"),
+        output::print(&text).map_err(|error| CommandError {
+            why: format!("cannot write the result: {error}"),
             status: 1,
         })?;
         Ok(good)
@@ -84,37 +84,37 @@ fn main() -> ExitCode {
     match printed {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(Failed { why, status }) => {
+        Err(CommandError { why, status }) => {
             stdio::tell(&why);
             ExitCode::from(status)
         }
     }
 }
 
-/// Prints what there is instead of a command: help, a version, or what is wrong with the arguments.
+/// Prints the help, the version, or a usage error, when there is no command to run.
 fn print_instead(instead: &clap::Error) -> ExitCode {
     match instead.print() {
-        // Who cannot be told what is wrong sees it from the status.
+        // A usage error that cannot be printed still sets the exit status.
         Err(error) if !instead.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
-            stdio::tell(&format!("writing the result: {error}"));
+            stdio::tell(&format!("cannot write the result: {error}"));
             ExitCode::from(1)
         }
         _ => ExitCode::from(u8::try_from(instead.exit_code()).unwrap_or(2)),
     }
 }
 
-/// What a command prints and whether its result is good; or why it has none.
-type Finished = Result<(String, bool), Failed>;
+/// The text that a command prints and whether its result is good, or the reason for its failure.
+type CommandResult = Result<(String, bool), CommandError>;
 
-/// Why a command has no result: one line, and the exit status.
+/// The failure of a command: a reason in one line, and the exit status.
 #[derive(Debug)]
-struct Failed {
+struct CommandError {
     why: String,
     status: u8,
 }
 
-impl Failed {
-    /// Something that cannot be done.
+impl CommandError {
+    /// A command that cannot do what was asked.
     fn because(why: impl Into<String>) -> Self {
         Self {
             why: why.into(),
@@ -122,7 +122,7 @@ impl Failed {
         }
     }
 
-    /// Arguments that make no sense together.
+    /// Arguments that contradict each other.
     fn misused(why: String) -> Self {
         Self { why, status: 2 }
     }
@@ -133,7 +133,7 @@ impl Failed {
     }
 }
 
-impl<E: std::error::Error> From<E> for Failed {
+impl<E: std::error::Error> From<E> for CommandError {
     fn from(error: E) -> Self {
         Self {
             why: error.to_string(),

@@ -1,4 +1,4 @@
-//! How results reach the terminal or a pipe.
+//! Printing of results, as text, JSON or tables.
 
 use std::io::{self, Write as _};
 
@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::stdio;
 
-/// Writes to standard output. A reader that closes the pipe early has what it wanted.
+/// Writes to standard output. A pipe that its reader closed early is not an error: the reader has
+/// what it wanted.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut output = stdio::output();
     let written = output.write_all(text.as_bytes());
@@ -17,12 +18,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Machine output: one JSON document, indented, closed by a newline.
+/// One JSON document for other programs, indented, with a newline at the end.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Lines around the header and below the last row.
+/// The lines above and below the header, and below the last row.
 const LINES: TableStyle = {
     let line = LineStyle::none().fill('─').junction('─');
     TableStyle::new()
@@ -31,7 +32,7 @@ const LINES: TableStyle = {
         .bottom_border(line)
 };
 
-/// A table; numbers are aligned to the right from the second column on.
+/// A table. From the second column on, cells are aligned to the right.
 pub(crate) fn table(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(LINES);

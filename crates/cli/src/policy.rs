@@ -1,39 +1,43 @@
-//! `bigbird policy`: the capacities of a profile or of a workload, each with its meaning.
+//! `bigbird policy`: the limits of a profile or for a workload, each with its meaning.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use bigbird::{Capacities, Capacity, FilterKind, MicroEpsilon, Policy, Profile, Workload};
+use bigbird::{
+    Capacities, Capacity, FilterKind, Limit, MicroEpsilon, Policy, Profile, WorkloadParameters,
+};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::{Failed, Finished, output};
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With --querier and a workload, the capacities are computed by the paper's closed form:
-  bigbird policy --querier 1 --r 0 --conversion-sites 4 --impression-sites 2 --fan-out 4 --cap 2
-With --profile they are the profile's; a workload given with it is checked against the paper's
-four constraints:
+A workload is given by --conversion-sites, --impression-sites and --fan-out.
+
+With --querier-budget and a workload, the paper's closed form computes the limits:
+  bigbird policy --querier-budget 1 --conversion-sites 4 --impression-sites 2 --fan-out 4
+
+With --profile and a workload, the limits of the profile are checked against the paper's four
+constraints:
   bigbird policy --profile big-bird --conversion-sites 9 --impression-sites 2 --fan-out 2")]
-pub(crate) struct Args {
-    /// A profile: big-bird (the default), w3c-draft, cookie-monster or global-only
-    #[arg(long, conflicts_with_all = ["querier", "cap"])]
+pub(crate) struct PolicyArgs {
+    /// Profile to show [default: big-bird]
+    ///
+    /// One of big-bird, w3c-draft, cookie-monster and global-only.
+    #[arg(long, conflicts_with_all = ["querier_budget", "domain_cap"])]
     profile: Option<Profile>,
-    /// The querier budget, in epsilons
-    #[arg(long, value_name = "EPSILON", allow_negative_numbers = true)]
-    querier: Option<f64>,
-    /// What intermediaries spend on one conversion site, as a share of a querier budget [default: 0]
+    /// Querier budget from which to compute the limits, in epsilons
     #[arg(
         long,
-        value_name = "SHARE",
-        allow_negative_numbers = true,
-        requires = "conversion_sites"
+        alias = "querier",
+        value_name = "EPSILON",
+        allow_negative_numbers = true
     )]
-    r: Option<f64>,
-    /// N: conversion sites that ask one device for reports about one epoch
+    querier_budget: Option<f64>,
+    /// N: conversion sites that ask a device for reports in an epoch
     #[arg(long, value_name = "N", requires_all = ["impression_sites", "fan_out"])]
     conversion_sites: Option<u32>,
     /// M: impression sites that contribute to those reports
@@ -42,52 +46,71 @@ pub(crate) struct Args {
     /// n: conversion sites that ask about one impression site
     #[arg(long, value_name = "n", requires_all = ["conversion_sites", "impression_sites"])]
     fan_out: Option<u32>,
-    /// κ: sites that one user action may involve [default with --querier: 2]
-    #[arg(long, value_name = "SITES", requires = "querier")]
-    cap: Option<u32>,
-    /// Print the capacities, in microepsilons, as JSON (null: unlimited, or no cap)
+    /// r: share that intermediaries spend [default: 0]
+    ///
+    /// What intermediaries spend on one conversion site, as a share of a querier budget.
+    #[arg(
+        long,
+        alias = "r",
+        value_name = "SHARE",
+        allow_negative_numbers = true,
+        requires = "conversion_sites"
+    )]
+    intermediary_share: Option<f64>,
+    /// Domain cap (κ): sites one user action may involve [default: 2]
+    #[arg(long, alias = "cap", value_name = "SITES", requires = "querier_budget")]
+    domain_cap: Option<u32>,
+    /// Print the limits as JSON, capacities in microepsilons
+    ///
+    /// Null means unlimited, or no domain cap.
     #[arg(long)]
     json: bool,
 }
 
-/// What there is to show.
-struct Shown {
+/// The result of the command.
+struct PolicyOutput {
     title: String,
     policy: Policy,
-    /// What is too small for the workload, if it was checked.
+    /// The limits that are too small for the workload, if there is a workload to check.
     warnings: Option<Vec<String>>,
 }
 
-pub(crate) fn run(args: &Args) -> Finished {
+pub(crate) fn run(args: &PolicyArgs) -> CommandResult {
     let shown = args.show()?;
     let text = if args.json {
-        output::json(&Json::new(&shown))?
+        output::json(&PolicyJson::new(&shown))?
     } else {
         tell(&shown)?
     };
     Ok((text, true))
 }
 
-impl Args {
-    fn show(&self) -> Result<Shown, Failed> {
+impl PolicyArgs {
+    fn show(&self) -> Result<PolicyOutput, CommandError> {
         let workload = match (self.conversion_sites, self.impression_sites, self.fan_out) {
-            (Some(n_conversion), Some(m_impression), Some(fan_out)) => Some(Workload::new(
-                n_conversion,
-                m_impression,
-                fan_out,
-                self.r.unwrap_or(0.0),
-            )?),
+            (Some(n_conversion), Some(m_impression), Some(fan_out)) => {
+                Some(WorkloadParameters::new(
+                    n_conversion,
+                    m_impression,
+                    fan_out,
+                    self.intermediary_share.unwrap_or(0.0),
+                )?)
+            }
             _ => None,
         };
-        match (self.querier, workload) {
-            (Some(querier), Some(workload)) => Ok(Shown {
-                title: "The smallest capacities for this workload".to_owned(),
-                policy: Policy::from_workload(querier, &workload, self.cap.unwrap_or(2))?,
+        match (self.querier_budget, workload) {
+            (Some(querier_budget), Some(workload)) => Ok(PolicyOutput {
+                title: "The smallest limits that serve this workload".to_owned(),
+                policy: Policy::for_workload(
+                    querier_budget,
+                    &workload,
+                    self.domain_cap.unwrap_or(2),
+                )?,
                 warnings: None,
             }),
-            (Some(_), None) => Err(Failed {
-                why: "--querier needs a workload: --conversion-sites N --impression-sites M \
-                      --fan-out n"
+            (Some(_), None) => Err(CommandError {
+                why: "--querier-budget needs a workload: --conversion-sites N \
+                      --impression-sites M --fan-out n"
                     .to_owned(),
                 status: 1,
             }),
@@ -98,7 +121,7 @@ impl Args {
                     let violations = policy.violations(&workload);
                     violations.iter().map(ToString::to_string).collect()
                 });
-                Ok(Shown {
+                Ok(PolicyOutput {
                     title: format!("Profile {profile}: {}", profile.summary()),
                     warnings,
                     policy,
@@ -108,45 +131,53 @@ impl Args {
     }
 }
 
-const MEANINGS: [(FilterKind, &str); 4] = [
-    (
-        FilterKind::Querier,
-        "what one querier can learn about a device from an epoch",
-    ),
-    (
-        FilterKind::Global,
-        "what all queriers together can learn about it",
-    ),
-    (
-        FilterKind::ImpressionSite,
-        "how much of the global budget the ads of one site can help consume",
-    ),
-    (
-        FilterKind::ConversionSite,
-        "how much of the global budget conversions on one site can consume",
-    ),
+/// The meaning of a limit.
+const fn meaning(limit: Limit) -> &'static str {
+    match limit {
+        Limit::QuerierBudget => "what one querier can learn about a device in an epoch",
+        Limit::GlobalBudget => "what all queriers together can learn about a device in an epoch",
+        Limit::ImpressionSiteQuota => {
+            "how much of the global budget reports about one site's ads can use up"
+        }
+        Limit::ConversionSiteQuota => {
+            "how much of the global budget conversions on one site can use up"
+        }
+        Limit::DomainCap => "how many sites one user action can involve in an epoch",
+        Limit::UserActionBudget => "what one user action can cost an epoch",
+    }
+}
+
+/// The kinds of filters that a policy file sets, in the order in which they are listed.
+const KINDS: [FilterKind; 4] = [
+    FilterKind::QuerierBudget,
+    FilterKind::GlobalBudget,
+    FilterKind::ImpressionSiteQuota,
+    FilterKind::ConversionSiteQuota,
 ];
 
-fn tell(shown: &Shown) -> Result<String, std::fmt::Error> {
+fn tell(shown: &PolicyOutput) -> Result<String, std::fmt::Error> {
     let mut text = format!("{}\n\n", shown.title);
-    for (kind, meaning) in MEANINGS {
+    let mut line = |limit: Limit, value: &str| {
+        let meaning = meaning(limit);
+        writeln!(text, "  {limit:<21}  {value:>9}  {meaning}")
+    };
+    for kind in KINDS {
         let capacity = match shown.policy.capacities().of(kind) {
             Capacity::Finite(amount) => format!("{amount} ε"),
             Capacity::Unlimited => "unlimited".to_owned(),
         };
-        writeln!(text, "  {kind:<21}  {capacity:>9}  {meaning}")?;
+        line(kind.limit(), &capacity)?;
     }
-    let cap = match shown.policy.domain_cap() {
-        Some(cap) => cap.to_string(),
-        None => "no cap".to_owned(),
-    };
-    let meaning = "how many sites one user action can involve in an epoch";
-    writeln!(text, "  {:<21}  {cap:>9}  {meaning}", "domain cap")?;
+    let cap = shown.policy.domain_cap();
+    line(
+        Limit::DomainCap,
+        &cap.map_or("none".to_owned(), |cap| cap.to_string()),
+    )?;
     match shown.warnings.as_deref() {
         None => {}
-        Some([]) => text.push_str("\nEnough for this workload.\n"),
+        Some([]) => text.push_str("\nThese limits are large enough for the workload.\n"),
         Some(warnings) => {
-            text.push_str("\nToo small for this workload:\n");
+            text.push_str("\nThese limits are too small for the workload:\n");
             for warning in warnings {
                 writeln!(text, "  {warning}")?;
             }
@@ -155,23 +186,24 @@ fn tell(shown: &Shown) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
-/// A file of capacities, in the form that `--json` prints. What it leaves out is the profile's.
+/// A policy file, in the form that `--json` prints. Limits that it leaves out are the profile's.
+/// The former names of limits are still read.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct PolicyFile {
     #[serde(default, deserialize_with = "profile")]
     pub(crate) profile: Option<Profile>,
-    #[serde(default, deserialize_with = "given")]
-    querier: Option<Option<u64>>,
-    #[serde(default, deserialize_with = "given")]
-    global: Option<Option<u64>>,
-    #[serde(default, deserialize_with = "given")]
-    impression_site: Option<Option<u64>>,
-    #[serde(default, deserialize_with = "given")]
-    conversion_site: Option<Option<u64>>,
-    #[serde(default, deserialize_with = "given")]
-    cap: Option<Option<u32>>,
-    /// Printed with a workload.
+    #[serde(default, alias = "querier", deserialize_with = "given")]
+    querier_budget: Option<Option<u64>>,
+    #[serde(default, alias = "global", deserialize_with = "given")]
+    global_budget: Option<Option<u64>>,
+    #[serde(default, alias = "impressionSite", deserialize_with = "given")]
+    impression_site_quota: Option<Option<u64>>,
+    #[serde(default, alias = "conversionSite", deserialize_with = "given")]
+    conversion_site_quota: Option<Option<u64>>,
+    #[serde(default, alias = "cap", deserialize_with = "given")]
+    domain_cap: Option<Option<u32>>,
+    /// Ignored. `--json` prints it when a workload is given.
     #[serde(default, rename = "warnings")]
     _warnings: Vec<String>,
 }
@@ -181,81 +213,96 @@ fn profile<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Profile>, D::Err
     name.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
-/// What is there, null or not.
+/// A field that is present, even if it is null.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
-/// Reads a file of capacities.
-pub(crate) fn read(path: &Path) -> Result<PolicyFile, Failed> {
-    let unreadable = |why: String| Failed::unreadable(format!("{}: {why}", path.display()));
+/// Reads a policy file.
+pub(crate) fn read(path: &Path) -> Result<PolicyFile, CommandError> {
+    let unreadable = |why: String| CommandError::unreadable(format!("{}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
     parse(&text).map_err(unreadable)
 }
 
 fn parse(text: &str) -> Result<PolicyFile, String> {
     let value: Value =
-        serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
+        serde_json::from_str(text).map_err(|error| format!("not valid JSON: {error}"))?;
     let Value::Object(fields) = &value else {
         return Err(format!(
-            "it must be an object of capacities, such as {{\"querier\": 1000000}}, got {}",
+            "expected an object of capacities, such as {{\"querierBudget\": 1000000}}, got {}",
             clipped(&value)
         ));
     };
     for (name, value) in fields {
         check(name, value)?;
     }
-    // Only the text still tells whether a field is given twice.
+    // The text is parsed again because a parsed value does not show that a field was given twice.
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Says what a field of the file must be, if it is not.
+/// The limit that a field of a policy file sets, by its current or its former name.
+fn limit_named(name: &str) -> Option<Limit> {
+    match name {
+        "querier" => Some(Limit::QuerierBudget),
+        "global" => Some(Limit::GlobalBudget),
+        "impressionSite" => Some(Limit::ImpressionSiteQuota),
+        "conversionSite" => Some(Limit::ConversionSiteQuota),
+        "cap" => Some(Limit::DomainCap),
+        name => Limit::from_key(name).filter(|limit| Limit::ALL.contains(limit)),
+    }
+}
+
+/// Checks a field of the file. The error names what is allowed.
 fn check(name: &str, value: &Value) -> Result<(), String> {
-    let (good, must) = match name {
-        "querier" | "global" | "impressionSite" | "conversionSite" => (
+    let (good, allowed) = match (limit_named(name), name) {
+        (Some(Limit::DomainCap), _) => (
+            value.is_null() || value.as_u64().is_some_and(|cap| u32::try_from(cap).is_ok()),
+            format!(
+                "a whole number of sites from 1 to {}, or null for no domain cap",
+                u32::MAX
+            ),
+        ),
+        (Some(_), _) => (
             value.is_null() || value.is_u64(),
             format!(
                 "a whole number of microepsilons from 0 to {}, or null for unlimited",
                 u64::MAX
             ),
         ),
-        "cap" => (
-            value.is_null() || value.as_u64().is_some_and(|cap| u32::try_from(cap).is_ok()),
-            format!(
-                "a whole number of sites from 1 to {}, or null for no cap",
-                u32::MAX
-            ),
-        ),
-        "profile" => {
+        (None, "profile") => {
             let profile = value.as_str().map(str::parse::<Profile>);
             if let Some(Err(unknown)) = profile {
                 return Err(unknown.to_string());
             }
             (profile.is_some(), "the name of a profile".to_owned())
         }
-        "warnings" => (
+        (None, "warnings") => (
             value
                 .as_array()
                 .is_some_and(|list| list.iter().all(Value::is_string)),
             "a list of strings, as `bigbird policy --json` prints it".to_owned(),
         ),
-        _ => {
+        (None, _) => {
             return Err(format!(
-                "unknown field `{}`; use some of: querier, global, impressionSite, conversionSite, \
-                 cap, profile",
-                name.escape_debug()
+                "unknown field `{}`; use one of: {}, domainCap, profile",
+                name.escape_debug(),
+                KINDS.map(|kind| kind.limit().key()).join(", "),
             ));
         }
     };
     match good {
         true => Ok(()),
-        false => Err(format!("`{name}` must be {must}, got {}", clipped(value))),
+        false => Err(format!(
+            "`{name}` must be {allowed}, got {}",
+            clipped(value)
+        )),
     }
 }
 
-/// A value as it was given, or its beginning if it is long.
+/// A value as it was given, cut if it is long.
 fn clipped(value: &Value) -> String {
     const LONGEST: usize = 60;
     let text = value.to_string();
@@ -266,8 +313,8 @@ fn clipped(value: &Value) -> String {
 }
 
 impl PolicyFile {
-    /// The policy of a profile, with the capacities of the file.
-    pub(crate) fn policy(&self, profile: Profile) -> Result<Policy, Failed> {
+    /// The policy of a profile, with the limits of the file.
+    pub(crate) fn policy(&self, profile: Profile) -> Result<Policy, CommandError> {
         let base = profile.policy();
         let own = base.capacities();
         let capacity = |given: Option<Option<u64>>, own: Capacity| match given {
@@ -276,13 +323,13 @@ impl PolicyFile {
             Some(Some(micro)) => Capacity::Finite(MicroEpsilon::new(micro)),
         };
         let builder = base.to_builder().capacities(Capacities {
-            querier: capacity(self.querier, own.querier),
-            global: capacity(self.global, own.global),
-            impression_site: capacity(self.impression_site, own.impression_site),
-            conversion_site: capacity(self.conversion_site, own.conversion_site),
-            user_action: own.user_action,
+            querier_budget: capacity(self.querier_budget, own.querier_budget),
+            global_budget: capacity(self.global_budget, own.global_budget),
+            impression_site_quota: capacity(self.impression_site_quota, own.impression_site_quota),
+            conversion_site_quota: capacity(self.conversion_site_quota, own.conversion_site_quota),
+            user_action_budget: own.user_action_budget,
         });
-        let builder = match self.cap {
+        let builder = match self.domain_cap {
             None => builder,
             Some(None) => builder.no_domain_cap(),
             Some(Some(cap)) => builder.domain_cap(cap),
@@ -291,45 +338,86 @@ impl PolicyFile {
     }
 }
 
-/// The capacities in µε; null for unlimited, or no cap.
+/// The five limits, with capacities in µε. Null means unlimited, or no domain cap.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct CapacitiesJson {
-    querier: Option<u64>,
-    global: Option<u64>,
-    impression_site: Option<u64>,
-    conversion_site: Option<u64>,
-    cap: Option<NonZeroU32>,
+pub(crate) struct LimitsJson {
+    querier_budget: Option<u64>,
+    global_budget: Option<u64>,
+    impression_site_quota: Option<u64>,
+    conversion_site_quota: Option<u64>,
+    domain_cap: Option<NonZeroU32>,
 }
 
-impl CapacitiesJson {
-    pub(crate) fn new(capacities: &Capacities, cap: Option<NonZeroU32>) -> Self {
-        let micro = |kind| capacities.of(kind).amount().map(MicroEpsilon::get);
+impl LimitsJson {
+    pub(crate) fn new(capacities: &Capacities, domain_cap: Option<NonZeroU32>) -> Self {
+        let micro = |capacity: Capacity| capacity.amount().map(MicroEpsilon::get);
         Self {
-            querier: micro(FilterKind::Querier),
-            global: micro(FilterKind::Global),
-            impression_site: micro(FilterKind::ImpressionSite),
-            conversion_site: micro(FilterKind::ConversionSite),
-            cap,
+            querier_budget: micro(capacities.querier_budget),
+            global_budget: micro(capacities.global_budget),
+            impression_site_quota: micro(capacities.impression_site_quota),
+            conversion_site_quota: micro(capacities.conversion_site_quota),
+            domain_cap,
         }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Json<'a> {
+struct PolicyJson<'a> {
     #[serde(flatten)]
-    capacities: CapacitiesJson,
-    /// Present when a workload was checked.
+    limits: LimitsJson,
+    /// Present if a workload was checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     warnings: Option<&'a [String]>,
 }
 
-impl<'a> Json<'a> {
-    fn new(shown: &'a Shown) -> Self {
+impl<'a> PolicyJson<'a> {
+    fn new(shown: &'a PolicyOutput) -> Self {
         let policy = &shown.policy;
         Self {
-            capacities: CapacitiesJson::new(policy.capacities(), policy.domain_cap()),
+            limits: LimitsJson::new(policy.capacities(), policy.domain_cap()),
             warnings: shown.warnings.as_deref(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Policies are printed and read under the names of the limits.
+    #[test]
+    fn limits_have_one_name() {
+        let policy = Profile::BigBird.policy();
+        let printed = LimitsJson::new(policy.capacities(), policy.domain_cap());
+        let printed = serde_json::to_value(printed).unwrap_or_default();
+        let fields: Vec<&String> = printed
+            .as_object()
+            .into_iter()
+            .flat_map(|it| it.keys())
+            .collect();
+        assert_eq!(fields.len(), Limit::ALL.len());
+        for limit in Limit::ALL {
+            assert!(fields.iter().any(|field| *field == limit.key()), "{limit}");
+            assert_eq!(limit_named(limit.key()), Some(limit));
+        }
+        assert!(parse(&printed.to_string()).is_ok());
+    }
+
+    /// Files with the former names of limits keep their meaning.
+    #[test]
+    fn old_policy_files_are_still_read() {
+        let old = r#"{"querier": 250000, "global": 5, "impressionSite": null,
+                      "conversionSite": 7, "cap": 7}"#;
+        let new = r#"{"querierBudget": 250000, "globalBudget": 5, "impressionSiteQuota": null,
+                      "conversionSiteQuota": 7, "domainCap": 7}"#;
+        let policy = |text| {
+            parse(text)
+                .ok()
+                .and_then(|file| file.policy(Profile::BigBird).ok())
+        };
+        assert!(policy(old).is_some());
+        assert_eq!(policy(old), policy(new));
+        assert!(parse(r#"{"cap": 1, "domainCap": 2}"#).is_err());
     }
 }

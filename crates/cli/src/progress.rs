@@ -1,10 +1,10 @@
-//! Progress of long work, on standard error: a bar with the time left on a terminal, a line now and
-//! then elsewhere.
+//! Progress of long work, on standard error. A terminal shows a bar with the time left. Anything
+//! else, such as a log file, gets a line every ten seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// A bar.
+/// A progress bar.
 #[derive(Debug)]
 pub(crate) struct Bar {
     begin: Instant,
@@ -18,14 +18,15 @@ impl Bar {
         let (begin, terminal) = (Instant::now(), std::io::stderr().is_terminal());
         Self {
             begin,
-            // Where lines stay, short work needs none.
+            // A log gets no line for work that takes less than ten seconds.
             shown: (!terminal).then_some(begin),
             terminal,
             drawn: false,
         }
     }
 
-    /// Shows that a share of the work is done, of which some was not done in this time.
+    /// Shows the share of the work that is done. The share `done_before` was finished by an earlier
+    /// run, so it does not count when the time left is estimated.
     pub(crate) fn show(&mut self, done: f64, done_before: f64, what: &str) {
         let pause = match self.terminal {
             true => Duration::from_millis(100),
@@ -44,7 +45,7 @@ impl Bar {
         };
         let percent = (100.0 * done.clamp(0.0, 1.0)).floor();
         let mut out = std::io::stderr().lock();
-        // Nobody needs a bar that cannot be shown.
+        // A bar that cannot be shown is not an error.
         let _ = if self.terminal {
             const WIDTH: usize = 24;
             #[expect(
@@ -55,7 +56,7 @@ impl Bar {
             let full = (percent / 100.0 * WIDTH as f64) as usize;
             let bar = "█".repeat(full) + &"░".repeat(WIDTH - full);
             {
-                // A line that wraps could not be taken back.
+                // A line that wraps could not be erased, so it is cut.
                 const REST: usize = 34;
                 let what: String = what.chars().take(REST).collect();
                 write!(out, "\r\x1b[2K{bar} {percent:3.0}%  {left:<11} {what}")
@@ -67,7 +68,7 @@ impl Bar {
         self.drawn = true;
     }
 
-    /// Takes the bar away.
+    /// Erases the bar.
     pub(crate) fn clear(&mut self) {
         if self.drawn && self.terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[2K");
@@ -82,7 +83,7 @@ impl Drop for Bar {
     }
 }
 
-/// A number of seconds for people.
+/// A duration in seconds, minutes or hours, whichever reads best.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 90.0 => format!("{seconds:.0} s"),

@@ -1,10 +1,10 @@
-//! A folder for what does not last.
+//! A temporary folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs, io, process};
 
-/// A folder that goes away with this value.
+/// A folder that is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
@@ -13,7 +13,7 @@ impl Scratch {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("bigbird-{}-{count}", process::id()));
-        // Not one that somebody else has put there.
+        // Fails if the folder exists: another process may have put it there.
         fs::create_dir(&path)?;
         Ok(Self(path))
     }

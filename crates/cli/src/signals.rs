@@ -1,15 +1,15 @@
 //! Signals that a command survives.
 
-/// Makes a file that would exceed the limit of its size (`ulimit -f`) an error of the write, which is
-/// reported as any other. Without a handler the signal kills, in the middle of whatever was being written.
+/// Turns a write beyond the file size limit (`ulimit -f`) into an ordinary write error. Without a
+/// handler, the signal would kill the process in the middle of the write.
 #[cfg(unix)]
 pub(crate) fn survive_file_size_limit() {
     use signal_hook::consts::SIGXFSZ;
-    // Nobody looks at the flag: that there is a handler is enough. If there cannot be one, the signal is
-    // what it was.
+    // Nothing reads the flag: installing a handler is enough. If that fails, the signal keeps its
+    // default effect.
     let _ = signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default());
 }
 
-/// Elsewhere there is no such signal.
+/// Other systems have no such signal.
 #[cfg(not(unix))]
 pub(crate) fn survive_file_size_limit() {}

@@ -1,31 +1,32 @@
-//! Standard input, output and error that wait.
+//! Standard input, output and error that wait until they are ready.
 //!
-//! Whoever starts the command may have made them non-blocking, as node does with pipes and some terminals
-//! do. The mode belongs to the open file, which both processes share: to change it here would change it
-//! there. So whatever is not ready is waited for, instead of taken for the end of a stream.
+//! The process that starts the command may have made these streams non-blocking. Node does this
+//! with pipes, and some terminals do it too. The mode belongs to the open file, which both
+//! processes share, so changing it here would change it for the other process. A stream that is not
+//! ready is therefore waited for. It must not be mistaken for a stream that has ended.
 
 use std::io::{self, ErrorKind, Read, Write};
 
 /// Standard input.
-pub(crate) fn input() -> Waiting<io::Stdin> {
-    Waiting(io::stdin())
+pub(crate) fn input() -> WaitingStream<io::Stdin> {
+    WaitingStream(io::stdin())
 }
 
-/// Standard output. What is written must be flushed.
-pub(crate) fn output() -> Waiting<io::Stdout> {
-    Waiting(io::stdout())
+/// Standard output. The caller must flush what it writes.
+pub(crate) fn output() -> WaitingStream<io::Stdout> {
+    WaitingStream(io::stdout())
 }
 
-/// Tells people something, in a line on standard error. If that is gone there is nobody to tell.
+/// Prints a message as one line on standard error. If that fails, there is nowhere to report it.
 pub(crate) fn tell(what: &str) {
-    let _ = Waiting(io::stderr()).write_all(format!("bigbird: {what}\n").as_bytes());
+    let _ = WaitingStream(io::stderr()).write_all(format!("bigbird: {what}\n").as_bytes());
 }
 
 /// A stream that waits until it is ready.
 #[derive(Debug)]
-pub(crate) struct Waiting<T>(T);
+pub(crate) struct WaitingStream<T>(T);
 
-impl<T: Read + Wait> Read for Waiting<T> {
+impl<T: Read + Wait> Read for WaitingStream<T> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.read(buffer) {
@@ -36,8 +37,9 @@ impl<T: Read + Wait> Read for Waiting<T> {
     }
 }
 
-/// An error of a standard stream that would block means that nothing was taken, so it can be tried again.
-impl<T: Write + Wait> Write for Waiting<T> {
+/// When a write to a standard stream fails because it would block, nothing was written. It is
+/// therefore safe to try again.
+impl<T: Write + Wait> Write for WaitingStream<T> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         loop {
             match self.0.write(buffer) {
@@ -57,7 +59,7 @@ impl<T: Write + Wait> Write for Waiting<T> {
     }
 }
 
-/// What a stream is waited for to be ready for.
+/// The operation that a stream must become ready for.
 #[derive(Debug, Clone, Copy)]
 enum Ready {
     Read,
@@ -66,7 +68,7 @@ enum Ready {
 
 /// A stream that can be waited for.
 trait Wait {
-    /// Waits until it is ready, or at an end, which trying again will tell. May return early.
+    /// Waits until the stream is ready or has ended. May return early, so the caller tries again.
     fn wait(&self, ready: Ready) -> io::Result<()>;
 }
 
@@ -86,7 +88,7 @@ impl<T: std::os::fd::AsFd> Wait for T {
     }
 }
 
-/// Elsewhere standard streams block.
+/// On other systems, standard streams block.
 #[cfg(not(unix))]
 impl<T> Wait for T {
     fn wait(&self, _: Ready) -> io::Result<()> {

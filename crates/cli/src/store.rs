@@ -1,112 +1,115 @@
-//! `bigbird store`: looking into the file of a user agent, checking, copying and resetting it.
+//! `bigbird store`: inspection, checks, copies and resets of the store file of a user agent.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
-use bigbird_store::{Checked, Contents, EpochContents, Problem, Reset, StoreError};
+use bigbird_store::{CheckReport, EpochSummary, Problem, Reset, StoreError, StoreSummary};
 use bigbird_user_agent::protocol::{budget_json, rules_json};
-use bigbird_user_agent::{Budget, Era, Rules};
+use bigbird_user_agent::{Era, FilterBalance, Rules};
 use serde_json::{Value, json};
 
 use crate::clock::wall_clock;
-use crate::{Failed, Finished, output};
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
-    /// Show what it holds: budgets and quotas by epoch, impressions by site
+pub(crate) enum StoreCommand {
+    /// Show the budgets and quotas of each epoch, and the impressions of each site
     Show {
-        /// The store
+        /// Store file
         file: PathBuf,
-        /// Show every filter and impression site, not only the ten first of each kind
+        /// Show all budgets, quotas and impression sites [default: the ten largest of each kind]
         #[arg(long)]
         all: bool,
-        /// Print all of it as JSON
+        /// Print everything as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Verify every page, every row, the digest and every invariant
+    /// Verify every page, every row, the ledger digest and every invariant
     Check {
-        /// The store
+        /// Store file
         file: PathBuf,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Copy it as it is at one moment, also while it is used
+    /// Copy the store as it is at one moment, even while it is in use
     #[command(after_help = "\
-To go on with a copy after the original was used takes back what was spent in between: a copy is
-for looking into, and for moving a store that is not used any more.")]
+Do not continue with a copy once the original has been used again: the copy does not know what was
+spent since. Use a copy to inspect a store, or to move a store that is no longer in use.")]
     Backup {
-        /// The store
+        /// Store file
         file: PathBuf,
-        /// Where the copy goes; there must be no file
+        /// New file for the copy, which must not exist yet
         to: PathBuf,
     },
-    /// Start over, closing every epoch up to and including the current one, so that no budget
-    /// comes back
+    /// Start over with an empty store, without giving any budget back
     #[command(after_help = "\
-The old file is kept beside the new one. Delete it when nobody needs to look into it any more: it
-tells what the user has seen.")]
+The new store closes every epoch up to and including the current one, so that no budget comes back.
+
+The old file is kept beside the new one. It shows what the user has seen. Delete it when it is no
+longer needed.")]
     Reset {
-        /// The store
+        /// Store file
         file: PathBuf,
-        /// Why; it is noted in the new store
+        /// Reason for the reset, which the new store records
         #[arg(long)]
         reason: String,
-        /// When, in seconds since 1970, for a store that lives on a test clock [default: now]
+        /// Time of the reset, in seconds since 1970 [default: now]
+        ///
+        /// Only for a store that was used on a test clock.
         #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
         seconds: Option<i64>,
     },
 }
 
-pub(crate) fn run(command: &Command) -> Finished {
+pub(crate) fn run(command: &StoreCommand) -> CommandResult {
     let text = match command {
-        Command::Show { file, all, json } => {
-            let contents = Contents::read(file).map_err(|error| unusable(&error))?;
+        StoreCommand::Show { file, all, json } => {
+            let contents = StoreSummary::read(file).map_err(|error| unusable(&error))?;
             match json {
                 true => output::json(&contents_json(&contents))?,
                 false => show(&contents, if *all { usize::MAX } else { SHOWN })?,
             }
         }
-        Command::Check { file, json } => {
+        StoreCommand::Check { file, json } => {
             let checked = bigbird_store::check(file);
             if *json {
                 let good = checked.is_ok();
                 return Ok((output::json(&checked_json(&checked))?, good));
             }
-            let Checked {
+            let CheckReport {
                 filters,
                 sites,
                 impressions,
                 objects,
             } = checked.map_err(|error| unusable(&error))?;
             format!(
-                "In order: {}, {}, {}, {}.\n",
+                "The store is intact: {}, {}, {}, {}.\n",
                 count(filters, "filter"),
                 count(impressions, "impression"),
                 count(objects, "attribution object"),
                 count(sites, "site")
             )
         }
-        Command::Backup { file, to } => {
+        StoreCommand::Backup { file, to } => {
             bigbird_store::backup(file, to).map_err(|error| unusable(&error))?;
             format!("Copied to {}.\n", to.display())
         }
-        Command::Reset {
+        StoreCommand::Reset {
             file,
             reason,
             seconds,
         } => {
             if reason.trim().is_empty() {
-                return Err(Failed::because("--reason must say why"));
+                return Err(CommandError::because("--reason must not be empty"));
             }
             /// The year 10000.
             const END: i64 = 253_402_300_800;
             if let Some(seconds) = seconds.filter(|seconds| !(-END..END).contains(seconds)) {
-                return Err(Failed::because(format!(
-                    "--seconds must be within {END} of 1970, got {seconds}"
+                return Err(CommandError::because(format!(
+                    "--seconds must be in [-{END}, {END}), got {seconds}"
                 )));
             }
             let given = seconds.map(|seconds| Timestamp(seconds.saturating_mul(1000)));
@@ -118,47 +121,50 @@ pub(crate) fn run(command: &Command) -> Finished {
     Ok((text, true))
 }
 
-/// What a reset did, and what it had to assume.
+/// Describes what a reset did, and what it had to assume.
 fn told_of_reset(reset: &Reset) -> String {
     let kept = reset.kept.display();
     let mut text = format!(
-        "The old store is {kept}, with {kept}-wal. It tells what the user has seen: delete both when \
-         nobody needs them any more.\n"
+        "The old store is now {kept}, with {kept}-wal.\n\
+         It shows what the user has seen. Delete both files when they are no longer needed.\n"
     );
     if !reset.remembered {
         let days = Rules::MAX_EPOCH_DAYS;
         text.push_str(&format!(
-            "The old store could not be read completely, so the worst was assumed: it was used until \
-             now, or until its files were last modified if that is later; its epoch was {days} days \
-             long; and the user had disabled the API.\n"
+            "The old store could not be read completely, so the worst was assumed:\n\
+             - It was used until now, or until its files were last modified if that is later.\n\
+             - Its current epoch was {days} days long.\n\
+             - The user had disabled the API.\n"
         ));
     }
     let until = date(reset.closed_until);
     text.push_str(&format!(
-        "Nothing is attributed to any epoch up to and including the one at {until}.\n"
+        "Every epoch up to and including the one at {until} is closed.\n"
     ));
     text.push_str(match (reset.enabled, reset.remembered) {
         (true, _) => "",
-        (false, true) => "The API stays disabled, as the user had it.\n",
+        (false, true) => "The API stays disabled, because the user had disabled it.\n",
         (false, false) => {
-            "The API is disabled. If the user had not disabled it, enable it: `{\"event\": \
-             \"enableAPI\"}` to `bigbird agent`.\n"
+            "The API is disabled. If the user had not disabled it, send `{\"event\": \
+             \"enableAPI\"}` to\n`bigbird agent`.\n"
         }
     });
     text
 }
 
-/// One line about a store that cannot be used, and what to do about it.
-pub(crate) fn unusable(error: &StoreError) -> Failed {
+/// The error of a store that cannot be used, with advice, in one line.
+pub(crate) fn unusable(error: &StoreError) -> CommandError {
     let advice = match error.problem() {
+        // A log without its store: a reset would find nothing, and an empty store refunds all.
+        Problem::Damaged(_) if !error.path().exists() => "; restore the store file beside its log",
         Problem::Damaged(_) => "; `bigbird store reset` starts over without giving budgets back",
         problem if problem.is_transient() => "; nothing was lost, try again",
         _ => "",
     };
-    Failed::because(format!("{error}{advice}"))
+    CommandError::because(format!("{error}{advice}"))
 }
 
-fn checked_json(checked: &Result<Checked, StoreError>) -> Value {
+fn checked_json(checked: &Result<CheckReport, StoreError>) -> Value {
     match checked {
         Ok(checked) => json!({
             "ok": true,
@@ -176,7 +182,7 @@ fn checked_json(checked: &Result<Checked, StoreError>) -> Value {
     }
 }
 
-fn contents_json(contents: &Contents) -> Value {
+fn contents_json(contents: &StoreSummary) -> Value {
     let state = &contents.state;
     let moment = |moment: Option<Timestamp>| moment.map(|moment| moment.0.div_euclid(1000));
     let epochs: Vec<Value> = contents
@@ -210,10 +216,10 @@ fn contents_json(contents: &Contents) -> Value {
     })
 }
 
-/// How many filters of a kind, and how many impression sites, are shown of an epoch.
+/// The number of filters of each kind, and of impression sites, that are shown for an epoch.
 const SHOWN: usize = 10;
 
-fn show(contents: &Contents, most: usize) -> Result<String, std::fmt::Error> {
+fn show(contents: &StoreSummary, most: usize) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let state = &contents.state;
     for Era {
@@ -223,19 +229,26 @@ fn show(contents: &Contents, most: usize) -> Result<String, std::fmt::Error> {
     } in state.timeline.eras()
     {
         let (first, begins) = (first.0, date(*begins));
-        writeln!(text, "From epoch {first} on, {begins}: {rules}.")?;
+        // On two lines, because one would be too wide.
+        let rules = rules
+            .to_string()
+            .replacen(", impression", ",\n  impression", 1);
+        writeln!(text, "From epoch {first} on ({begins}): {rules}.")?;
     }
     if state.timeline.eras().is_empty() {
-        writeln!(text, "Epochs have not begun yet.")?;
+        writeln!(text, "No epoch has begun yet.")?;
     }
     if !state.enabled {
         writeln!(text, "The user has disabled the API.")?;
     }
     if let Some(clear) = state.last_clear {
-        if !contents.resets.is_empty() && Some(clear) > state.latest_use {
-            // What could be spent before a reset of a store that could not be read.
+        if !contents.resets.is_empty() && Some(clear) >= state.latest_use {
+            // The reset was the last clear. It may have closed epochs that are still to come.
             let until = date(clear);
-            writeln!(text, "Closed up to and including the epoch at {until}.")?;
+            writeln!(
+                text,
+                "Every epoch up to and including the one at {until} is closed."
+            )?;
         } else {
             writeln!(text, "History was last cleared on {}.", date(clear))?;
         }
@@ -243,7 +256,7 @@ fn show(contents: &Contents, most: usize) -> Result<String, std::fmt::Error> {
             let next = EpochIndex(epoch.0.saturating_add(1));
             write!(text, "Nothing is measured before epoch {}", next.0)?;
             match state.timeline.beginning(next) {
-                Some(begins) => writeln!(text, ", from {}.", date(begins))?,
+                Some(begins) => writeln!(text, ", which begins on {}.", date(begins))?,
                 None => writeln!(text, ".")?,
             }
         }
@@ -252,29 +265,33 @@ fn show(contents: &Contents, most: usize) -> Result<String, std::fmt::Error> {
         writeln!(text, "Reset on {}: {}", date(*at), reason.escape_debug())?;
     }
     for (site, until) in &contents.closed {
-        writeln!(text, "The user closed {site} up to epoch {}.", until.0)?;
+        writeln!(
+            text,
+            "The user cleared the data of {site}, which is closed up to epoch {}.",
+            until.0
+        )?;
     }
     if contents.objects > 0 {
         writeln!(text, "{}.", count(contents.objects, "shared conversion"))?;
     }
     writeln!(text, "{} on disk.", size(contents.bytes))?;
-    // What people look for is what was last.
+    // Newest first, because people usually look for the last epoch.
     for epoch in contents.epochs.iter().rev() {
         show_epoch(&mut text, epoch, most)?;
     }
     if contents.epochs.is_empty() {
-        writeln!(text, "\nNo impressions, and nothing spent.")?;
+        writeln!(text, "\nNo impressions are stored, and nothing was spent.")?;
     }
     Ok(text)
 }
 
-fn show_epoch(text: &mut String, epoch: &EpochContents, most: usize) -> std::fmt::Result {
+fn show_epoch(text: &mut String, epoch: &EpochSummary, most: usize) -> std::fmt::Result {
     write!(text, "\nEpoch {}", epoch.epoch.0)?;
     if let Some(begins) = epoch.begins {
         write!(text, ", from {}", date(begins))?;
     }
     writeln!(text)?;
-    let mut budgets: Vec<&Budget> = epoch.budgets.iter().collect();
+    let mut budgets: Vec<&FilterBalance> = epoch.budgets.iter().collect();
     budgets.sort_by_key(|it| (it.filter.kind(), Reverse(it.balance.consumed)));
     let shown = budgets.chunk_by(|a, b| a.filter.kind() == b.filter.kind());
     let width = shown
@@ -314,7 +331,7 @@ fn show_epoch(text: &mut String, epoch: &EpochContents, most: usize) -> std::fmt
     Ok(())
 }
 
-/// So many things.
+/// A number with its noun, in the singular or the plural.
 fn count(number: u64, thing: &str) -> String {
     match number {
         1 => format!("1 {thing}"),
@@ -322,7 +339,7 @@ fn count(number: u64, thing: &str) -> String {
     }
 }
 
-/// What is consumed of a capacity, as a bar.
+/// The consumed share of a capacity, as a bar.
 fn bar(balance: &Balance) -> String {
     const WIDTH: u64 = 20;
     let filled = match balance.capacity {
@@ -332,7 +349,7 @@ fn bar(balance: &Balance) -> String {
                 u128::from(balance.consumed.get()),
                 u128::from(capacity.get()),
             );
-            // Something is never shown as nothing, nor what is left as nothing.
+            // The bar is empty only if nothing is consumed, and full only if nothing is left.
             let share = (consumed * u128::from(WIDTH)).div_ceil(capacity.max(1));
             let most = if consumed < capacity {
                 WIDTH - 1
@@ -348,7 +365,10 @@ fn bar(balance: &Balance) -> String {
 }
 
 fn size(bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the size is shown with one digit"
+    )]
     let bytes_f = bytes as f64;
     match bytes {
         0..10_000 => format!("{bytes} B"),
@@ -357,12 +377,12 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// A moment as a date and time, in UTC.
+/// A point in time as a date and a time of day, in UTC.
 fn date(moment: Timestamp) -> String {
     let seconds = moment.0.div_euclid(1000);
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // From days to years, months and days in the calendar that goes on in both directions: years
-    // begin in March, so that leap days come last, and 400 of them have 146,097 days.
+    // Converts days to a date of the Gregorian calendar, which is extended to all times. Here years
+    // begin in March, so that the leap day comes last. 400 years have 146,097 days.
     let from_march = days + 719_468;
     let (era, day) = (
         from_march.div_euclid(146_097),

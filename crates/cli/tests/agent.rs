@@ -1,4 +1,4 @@
-//! The agent as whoever drives it sees it.
+//! The agent, driven by requests on its standard input.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bigbird_testing::Folder;
-use common::{Agent, SERVICE, arguments, convert, folder, save};
+use common::{AgentProcess, SERVICE, arguments, convert, folder, save};
 use serde_json::{Value, json};
 
-fn in_memory(more: &[&str]) -> Agent {
+fn in_memory(more: &[&str]) -> AgentProcess {
     let fixed = [
         "--in-memory",
         "--test-clock",
@@ -22,13 +22,13 @@ fn in_memory(more: &[&str]) -> Agent {
         .chain(more)
         .map(|it| (*it).to_owned())
         .collect();
-    Agent::start(&arguments)
+    AgentProcess::start(&arguments)
 }
 
 #[test]
 fn every_request_is_answered_in_order() {
     let folder = folder();
-    let mut agent = Agent::start(&arguments(&folder.file("store")));
+    let mut agent = AgentProcess::start(&arguments(&folder.file("store")));
     let mut numbered = convert(60, 2, "shop.example", 0.5);
     numbered["id"] = json!({"any": "thing"});
     let wrong = json!({"event": "saveImpression", "site": "com", "options": {"histogramIndex": 1}});
@@ -45,7 +45,7 @@ fn every_request_is_answered_in_order() {
             wrong,
             json!({
                 "ok": false, "error": "DOMException", "name": "SyntaxError",
-                "message": "SyntaxError: `com` is no site: it is a public suffix",
+                "message": "SyntaxError: `com` is not a site: it is a public suffix",
             }),
         ),
         (
@@ -53,7 +53,8 @@ fn every_request_is_answered_in_order() {
             json!({
                 "ok": false, "error": "ReferenceError",
                 "message":
-                    "ReferenceError: there is no aggregation service `https://nobody.example`",
+                    "ReferenceError: unknown aggregation service `https://nobody.example`; \
+                     use the exact URL of a configured one",
             }),
         ),
         (
@@ -67,12 +68,12 @@ fn every_request_is_answered_in_order() {
         (
             json!({"event": "budgets"}),
             json!({"ok": true, "budgets": [
-                {"epoch": 0, "filter": "querier", "site": "shop.example",
+                {"epoch": 0, "filter": "querierBudget", "site": "shop.example",
                  "consumed": 500_000, "capacity": 1_000_000},
-                {"epoch": 0, "filter": "global", "consumed": 500_000, "capacity": 8_000_000},
-                {"epoch": 0, "filter": "impressionSite", "site": "news.example",
+                {"epoch": 0, "filter": "globalBudget", "consumed": 500_000, "capacity": 8_000_000},
+                {"epoch": 0, "filter": "impressionSiteQuota", "site": "news.example",
                  "consumed": 500_000, "capacity": 2_000_000},
-                {"epoch": 0, "filter": "conversionSite", "site": "shop.example",
+                {"epoch": 0, "filter": "conversionSiteQuota", "site": "shop.example",
                  "consumed": 500_000, "capacity": 1_000_000},
             ]}),
         ),
@@ -127,15 +128,18 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
     for (line, expected) in [
         ("", None),
         ("garbage", Some("expected value")),
-        ("[1, 2]", Some("a request is an object")),
-        ("{}", Some("`event` must say what is asked for")),
+        ("[1, 2]", Some("a request must be a JSON object")),
+        (
+            "{}",
+            Some("`event` must be a string that names the request"),
+        ),
         (
             r#"{"event": "explode"}"#,
-            Some("there is no event `explode`"),
+            Some("unknown event `explode`; use one of: saveImpression, "),
         ),
         (
             r#"{"event": "activate"}"#,
-            Some("there is no event `activate`"),
+            Some("unknown event `activate`; use one of: saveImpression, "),
         ),
         (
             r#"{"event": "budgets", "seconds": 1.5}"#,
@@ -143,7 +147,7 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
         ),
         (
             r#"{"event": "saveImpression", "site": "a.example"}"#,
-            Some("saveImpression: `options` is missing; it must be an object"),
+            Some("saveImpression requires `options` (an object), but it is missing"),
         ),
         (
             r#"{"event": "clearImpressionsForSite", "site": "a.example", "intermediarysite": "b"}"#,
@@ -159,7 +163,7 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
             assert!(message.contains(expected), "{line}: {message}");
         }
     }
-    // Not even text, and longer than anything.
+    // A line that is not text, and a line that is too long.
     use std::io::Write as _;
     let input = agent.input.as_mut().unwrap();
     input.write_all(b"\xff\xfe\n").unwrap();
@@ -172,7 +176,7 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
             .contains("utf-8")
     );
     let answer = agent.receive();
-    assert_eq!(answer["message"], "a line has at most 1052672 bytes");
+    assert_eq!(answer["message"], "a line must have at most 1052672 bytes");
     let answer = agent.ask(&json!({"event": "budgets", "id": 5}));
     assert_eq!(
         answer,
@@ -181,7 +185,7 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
     assert!(agent.end());
 }
 
-/// An option that is null is one that is not given.
+/// An option that is null counts as not given.
 #[test]
 fn options_may_be_null() {
     let mut agent = in_memory(&["--unencrypted-for-testing"]);
@@ -200,7 +204,7 @@ fn options_may_be_null() {
     assert!(agent.end());
 }
 
-/// Until reports are encrypted, nothing tells a histogram.
+/// Until reports are encrypted, no answer contains a histogram.
 #[test]
 fn histograms_are_only_for_testing() {
     let mut agent = in_memory(&[]);
@@ -212,7 +216,7 @@ fn histograms_are_only_for_testing() {
     let answer = agent.ask(&explain);
     assert!(!answer.to_string().contains("histogram"), "{answer}");
     let explanation = &answer["explanation"];
-    assert_eq!(explanation["cause"], "querier");
+    assert_eq!(explanation["cause"], "querierBudget");
     let epoch = &explanation["epochs"][4];
     assert_eq!(
         (&epoch["matched"], &epoch["largestEpsilon"]),
@@ -221,14 +225,12 @@ fn histograms_are_only_for_testing() {
     assert!(agent.end());
 }
 
-/// On a real clock, a conversion is answered at a fixed time after the call, what others ask
-/// meanwhile waits its turn, and `seconds` is refused.
-/// Two companies share a conversion, over a restart.
+/// Two companies share a conversion. The agent is restarted in between.
 #[test]
 fn a_conversion_is_shared() {
     let folder = folder();
     let arguments = arguments(&folder.file("store"));
-    let mut agent = Agent::start(&arguments);
+    let mut agent = AgentProcess::start(&arguments);
     for (action, site, company) in [
         (1, "news.example", "ads.example"),
         (2, "blog.example", "more-ads.example"),
@@ -271,7 +273,7 @@ fn a_conversion_is_shared() {
     assert_eq!(shared.len(), 32);
     assert!(agent.end());
 
-    let mut agent = Agent::start(&arguments);
+    let mut agent = AgentProcess::start(&arguments);
     let share = |company: &str, event: &str| {
         let mut share = create.clone();
         share.as_object_mut().unwrap().remove("participants");
@@ -302,7 +304,7 @@ fn a_conversion_is_shared() {
     both["participants"] = json!(["ads.example"]);
     assert_eq!(
         agent.ask(&both)["message"],
-        "explain has `participants` or `shared`, not both"
+        "explain takes `participants` or `shared`, not both"
     );
     let mut wrong = share("ads.example", "takeShare");
     wrong["shared"] = json!(17);
@@ -314,12 +316,13 @@ fn a_conversion_is_shared() {
     wrong["querier"] = json!("conversionSite");
     assert_eq!(
         agent.ask(&wrong)["message"],
-        "RangeError: querier must be the intermediary, which takes the share, got the conversion site"
+        "RangeError: querier must be the intermediary because it takes the share, \
+         got the conversion site"
     );
     assert!(agent.end());
 }
 
-/// On a real clock, handles are random: they tell nobody how many there are.
+/// On a real clock, handles are random, so they do not reveal how many there are.
 #[test]
 fn handles_are_random() {
     let arguments = [
@@ -329,7 +332,7 @@ fn handles_are_random() {
         "--release-after",
         "1",
     ];
-    let mut agent = Agent::start(&arguments.map(str::to_owned));
+    let mut agent = AgentProcess::start(&arguments.map(str::to_owned));
     let mut create = convert(0, 1, "shop.example", 0.5);
     create["event"] = json!("createSharedConversion");
     create["participants"] = json!(["ads.example"]);
@@ -347,6 +350,8 @@ fn handles_are_random() {
     assert!(agent.end());
 }
 
+/// On a real clock, a conversion is answered at a fixed time after the call. Other requests are
+/// answered in the meantime, and `seconds` is refused.
 #[test]
 fn a_conversion_is_answered_at_its_time() {
     let arguments = [
@@ -356,19 +361,19 @@ fn a_conversion_is_answered_at_its_time() {
         "--release-after",
         "300",
     ];
-    let mut agent = Agent::start(&arguments.map(str::to_owned));
+    let mut agent = AgentProcess::start(&arguments.map(str::to_owned));
     assert_eq!(agent.ask(&json!({"event": "budgets"}))["ok"], true);
     let mut request = convert(0, 1, "shop.example", 0.5);
     assert_eq!(
         agent.ask(&request)["message"],
-        "`seconds` is for --test-clock"
+        "`seconds` is allowed only with --test-clock"
     );
     request.as_object_mut().unwrap().remove("seconds");
     let begin = Instant::now();
     request["id"] = json!("later");
     agent.send(&request.to_string());
     agent.send(r#"{"event": "budgets"}"#);
-    // It holds up nobody else.
+    // The conversion does not delay other requests.
     assert!(agent.receive().get("budgets").is_some());
     assert_eq!(agent.receive(), json!({"ok": true, "id": "later"}));
     assert!(begin.elapsed() >= Duration::from_millis(300));
@@ -379,14 +384,14 @@ fn a_conversion_is_answered_at_its_time() {
 fn a_store_goes_on_where_it_was_left() {
     let folder = folder();
     let store = folder.file("store");
-    let mut agent = Agent::start(&arguments(&store));
+    let mut agent = AgentProcess::start(&arguments(&store));
     agent.ask(&save(1, 1, "news.example", 2));
     agent.ask(&convert(2, 2, "shop.example", 0.5));
     assert!(agent.end());
-    let mut agent = Agent::start(&arguments(&store));
+    let mut agent = AgentProcess::start(&arguments(&store));
     let answer = agent.ask(&convert(3, 3, "shop.example", 0.5));
     assert_eq!(answer["histogram"], json!([0, 0, 1, 0, 0]));
-    // The budget of the querier is spent, and the same action is still the same action.
+    // The querier budget is spent, and user action 1 still counts as the same one.
     let answer = agent.ask(&convert(4, 4, "shop.example", 0.5));
     assert_eq!(answer["histogram"], json!([0, 0, 0, 0, 0]));
     let answer = agent.ask(&convert(5, 1, "other.example", 0.5));
@@ -413,13 +418,13 @@ fn agent_refused(folder: &Folder, more: &[&str]) -> String {
     refused(&[&["agent", "--store", &store], more].concat())
 }
 
-/// Every epoch keeps the rules that it began with; other rules begin with the next one.
+/// Every epoch keeps the rules that it began with. Other rules begin with the next epoch.
 #[test]
 fn other_rules_begin_with_the_next_epoch() {
     const DAY: i64 = 86_400;
     let folder = folder();
     let path = folder.file("store");
-    let mut agent = Agent::start(&arguments(&path));
+    let mut agent = AgentProcess::start(&arguments(&path));
     agent.ask(&save(1, 1, "news.example", 2));
     let answer = agent.ask(&convert(2, 2, "shop.example", 1.0));
     assert_eq!(answer["histogram"], json!([0, 0, 1, 0, 0]));
@@ -427,15 +432,15 @@ fn other_rules_begin_with_the_next_epoch() {
     let policy = folder.file("policy.json");
     std::fs::write(
         &policy,
-        json!({"querier": 5_000_000, "conversionSite": 5_000_000}).to_string(),
+        json!({"querierBudget": 5_000_000, "conversionSiteQuota": 5_000_000}).to_string(),
     )
     .unwrap();
     let policy = policy.display().to_string();
     let path = path.display().to_string();
     let mut other = arguments(&folder.file("store"));
     other.extend(["--policy", &policy, "--epoch-days", "1"].map(ToOwned::to_owned));
-    let mut agent = Agent::start(&other);
-    // In the epoch that had begun, the querier budget is spent.
+    let mut agent = AgentProcess::start(&other);
+    // In the current epoch, the old querier budget applies, and it is spent.
     let answer = agent.ask(&convert(3, 3, "shop.example", 1.0));
     assert_eq!(answer["histogram"], json!([0, 0, 0, 0, 0]));
     let rules = agent.ask(&json!({"event": "budgets"}))["rules"].clone();
@@ -448,7 +453,7 @@ fn other_rules_begin_with_the_next_epoch() {
     assert_eq!(days, [7, 1]);
     assert_eq!(rules[1]["firstEpoch"], 1);
     assert_eq!(rules[1]["capacities"]["querierBudget"], 5_000_000);
-    // In the next, there is more.
+    // In the next epoch, the querier budget is larger.
     agent.ask(&save(6 * DAY, 4, "news.example", 3));
     for action in 5..7 {
         let mut conversion = convert(6 * DAY + 1, action, "shop.example", 1.0);
@@ -463,8 +468,8 @@ fn other_rules_begin_with_the_next_epoch() {
         .unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     for line in [
-        "From epoch 0 on, 1969-12-28 12:00 UTC: epochs of 7 days, querier budget 1,",
-        "From epoch 1 on, 1970-01-04 12:00 UTC: epochs of 1 day, querier budget 5,",
+        "From epoch 0 on (1969-12-28 12:00 UTC): epochs of 7 days, querier budget 1,",
+        "From epoch 1 on (1970-01-04 12:00 UTC): epochs of 1 day, querier budget 5,",
     ] {
         assert!(shown.contains(line), "{shown}");
     }
@@ -476,7 +481,7 @@ fn a_policy_file_chooses_capacities() {
     let policy = folder.file("policy.json");
     let path = policy.display().to_string();
     let write = |value: &Value| std::fs::write(&policy, value.to_string()).unwrap();
-    write(&json!({"querier": 250_000, "impressionSite": null, "cap": 7}));
+    write(&json!({"querierBudget": 250_000, "impressionSiteQuota": null, "domainCap": 7}));
     let mut agent = in_memory(&["--policy", &path, "--unencrypted-for-testing"]);
     agent.ask(&save(1, 1, "news.example", 2));
     assert_eq!(
@@ -496,7 +501,7 @@ fn a_policy_file_chooses_capacities() {
     let printed = Command::new(env!("CARGO_BIN_EXE_bigbird"))
         .args([
             "policy",
-            "--querier",
+            "--querier-budget",
             "1",
             "--conversion-sites",
             "4",
@@ -512,15 +517,15 @@ fn a_policy_file_chooses_capacities() {
     assert!(agent.end());
 
     for (content, expected) in [
-        ("{", "policy.json: it is not JSON: EOF"),
+        ("{", "policy.json: not valid JSON: EOF"),
         (r#"{"quota": 1}"#, "policy.json: unknown field `quota`"),
         (
-            r#"{"querier": -1}"#,
-            "policy.json: `querier` must be a whole number of microepsilons",
+            r#"{"querierBudget": -1}"#,
+            "policy.json: `querierBudget` must be a whole number of microepsilons",
         ),
         (
             r#"{"profile": "nobody"}"#,
-            "policy.json: there is no profile `nobody`",
+            "policy.json: unknown profile `nobody`",
         ),
     ] {
         std::fs::write(&policy, content).unwrap();
@@ -545,7 +550,7 @@ fn a_policy_file_chooses_capacities() {
         "big-bird",
     ]);
     assert!(message.contains("--profile is big-bird, but the policy file is for w3c-draft"));
-    write(&json!({"cap": 0}));
+    write(&json!({"domainCap": 0}));
     let message = refused(&["agent", "--in-memory", "--policy", &path]);
     assert!(
         message.contains("the domain cap must be at least 1 site"),
@@ -560,21 +565,24 @@ fn what_cannot_be_a_store_is_refused_in_one_line() {
     std::fs::write(&store, "a diary").unwrap();
     let message = agent_refused(&folder, &[]);
     assert!(
-        message.ends_with("store: it is no Big Bird store\n"),
+        message.ends_with("store: not a Big Bird store\n"),
         "{message}"
     );
     std::fs::write(&store, "").unwrap();
     let message = agent_refused(&folder, &[]);
     assert!(
-        message.ends_with("store: it is damaged: the file is empty; `bigbird store reset` starts over without giving budgets back\n"),
+        message.ends_with(
+            "store: the store is damaged: the file is empty; `bigbird store reset` starts over \
+             without giving budgets back\n"
+        ),
         "{message}"
     );
     let message = refused(&["agent", "--in-memory", "--test-clock", "--epoch-start", "1"]);
     assert_eq!(message, "bigbird: --epoch-start must be in [0, 1), got 1\n");
 }
 
-/// A file that may not be written gives an error, and no report. Run as somebody who may not, if
-/// we may write everything.
+/// A store without permission to write gives an error and no report. Root may write everything, so
+/// as root the test runs the command as another user.
 #[cfg(unix)]
 #[test]
 fn a_store_that_may_not_be_written_is_refused() {
@@ -583,12 +591,12 @@ fn a_store_that_may_not_be_written_is_refused() {
     const NOBODY: u32 = 65_534;
     let folder = folder();
     let store = folder.file("store");
-    assert!(Agent::start(&arguments(&store)).end());
+    assert!(AgentProcess::start(&arguments(&store)).end());
     let may = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
     may(&store, 0o444);
-    // Where somebody else can reach it.
+    // A folder that another user can read.
     let public = std::env::temp_dir().join(format!("bigbird-read-only-{}", std::process::id()));
     std::fs::create_dir(&public).unwrap();
     let (program, file) = (public.join("bigbird"), public.join("store"));
@@ -600,25 +608,28 @@ fn a_store_that_may_not_be_written_is_refused() {
     command.stdin(std::process::Stdio::null());
     let mut output = command.output().unwrap();
     if output.status.success() {
-        // We are root: to us nothing is read-only.
+        // This is root, for whom nothing is read-only.
         output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
     }
     may(&public, 0o755);
     std::fs::remove_dir_all(&public).unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.ends_with("store: it is read-only\n"), "{message}");
+    assert!(
+        message.ends_with(": the store is read-only, but even reading it needs write access\n"),
+        "{message}"
+    );
     assert!(output.stdout.is_empty());
 }
 
-/// Too many open files are neither damage nor a matter of permission: they are told as what they are,
-/// with the advice to try again.
+/// Too many open files are neither damage nor a missing permission. The error says so, and advises
+/// to try again.
 #[cfg(unix)]
 #[test]
 fn too_many_open_files_are_told_as_such() {
     let folder = folder();
     let store = folder.file("store");
-    assert!(Agent::start(&arguments(&store)).end());
+    assert!(AgentProcess::start(&arguments(&store)).end());
     let mut told_of = 0;
     for files in 3..20 {
         let output = Command::new("sh")
@@ -629,7 +640,7 @@ fn too_many_open_files_are_told_as_such() {
             .output()
             .unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
-        // Without any file, not even the program starts.
+        // With too few files, the program does not even start.
         if message.contains("store: ") {
             told_of += 1;
             assert!(
@@ -653,7 +664,7 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
     let store = folder.file("store");
     let path = store.display().to_string();
     let copy = folder.file("copy").display().to_string();
-    let mut agent = Agent::start(&arguments(&store));
+    let mut agent = AgentProcess::start(&arguments(&store));
     agent.ask(&save(1, 1, "news.example", 2));
     agent.ask(&convert(2, 2, "shop.example", 0.5));
     assert!(agent.end());
@@ -667,7 +678,7 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
     };
     let shown = bigbird(&["store", "show", &path]);
     for line in [
-        "From epoch 0 on, 1969-12-28 12:00 UTC: epochs of 7 days, querier budget 1, global budget 8,",
+        "From epoch 0 on (1969-12-28 12:00 UTC): epochs of 7 days, querier budget 1,",
         "Epoch 0, from 1969-12-28 12:00 UTC",
         "  global budget                          ██░░░░░░░░░░░░░░░░░░  0.5 of 8",
         "  1 impression of 1 site",
@@ -681,26 +692,25 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
         json!({"news.example": 1})
     );
     let global =
-        json!({"epoch": 0, "filter": "global", "consumed": 500_000, "capacity": 8_000_000});
+        json!({"epoch": 0, "filter": "globalBudget", "consumed": 500_000, "capacity": 8_000_000});
     assert_eq!(shown["epochs"][0]["budgets"][1], global);
-    let checked = "In order: 4 filters, 1 impression, 0 attribution objects, 2 sites.\n";
+    let checked = "The store is intact: 4 filters, 1 impression, 0 attribution objects, 2 sites.\n";
     assert_eq!(bigbird(&["store", "check", &path]), checked);
     bigbird(&["store", "backup", &path, &copy]);
     assert_eq!(bigbird(&["store", "check", &copy]), checked);
     let message = refused(&["store", "backup", &path, &copy]);
     assert!(
-        message.ends_with("copy: the file exists already\n"),
+        message.ends_with("copy: the file already exists\n"),
         "{message}"
     );
 
-    // A damaged one, and the only way out.
+    // A damaged store can only be reset.
     let mut content = std::fs::read(&store).unwrap();
     content[200] ^= 1;
     std::fs::write(&store, content).unwrap();
     let message = refused(&["store", "check", &path]);
     assert!(
-        message
-            .contains("it is damaged: a page does not match its checksum; `bigbird store reset`"),
+        message.contains("is damaged: a page does not match its checksum; `bigbird store reset`"),
         "{message}"
     );
     let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"));
@@ -713,7 +723,7 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
     assert_eq!(checked["ok"], false);
     assert_eq!(
         refused(&["store", "reset", &path, "--reason", " "]),
-        "bigbird: --reason must say why\n"
+        "bigbird: --reason must not be empty\n"
     );
     let told = bigbird(&[
         "store",
@@ -725,13 +735,15 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
         "100",
     ]);
     assert!(told.contains("store.replaced-1"), "{told}");
-    // It could not be read, and may have been used until its file was written, which is now.
+    // The store could not be read. It may have been used until its file was last written, which is
+    // now.
     assert!(
-        told.contains("its epoch was 400 days long") && told.contains("The API is disabled."),
+        told.contains("Its current epoch was 400 days long")
+            && told.contains("The API is disabled."),
         "{told}"
     );
-    let mut agent = Agent::start(&arguments(&store));
-    let converts = |agent: &mut Agent, seconds: i64, action: u64| {
+    let mut agent = AgentProcess::start(&arguments(&store));
+    let converts = |agent: &mut AgentProcess, seconds: i64, action: u64| {
         agent.ask(&save(seconds, action, "news.example", 2));
         let answer = agent.ask(&convert(seconds + 1, action + 1, "shop.example", 0.5));
         answer["histogram"].clone()
@@ -756,7 +768,7 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
         "x",
     ]);
     assert!(
-        message.ends_with("nothing: there is no such file\n"),
+        message.ends_with("nothing: the file does not exist\n"),
         "{message}"
     );
 }
@@ -772,7 +784,7 @@ fn the_documented_example_works() {
         .collect();
     assert_eq!(lines.len(), 3);
     let arguments = ["--in-memory", "--aggregation-service", SERVICE].map(str::to_owned);
-    let mut agent = Agent::start(&arguments);
+    let mut agent = AgentProcess::start(&arguments);
     for line in lines {
         agent.send(line);
         assert_eq!(agent.receive()["ok"], true, "{line}");

@@ -29,10 +29,10 @@ fn the_example_as_json_says_what_remains_in_microepsilons() {
     let example = parsed("example --json");
     let first = json!({
         "epoch": "e1",
-        "querier": {"shoes.ex": 400_000, "adtech.ex": 400_000, "adtech2.ex": 400_000},
-        "global": 3_800_000,
-        "impressionSite": {"news.ex": 1_800_000, "blog.ex": 2_000_000},
-        "conversionSite": {"shoes.ex": 550_000},
+        "querierBudget": {"shoes.ex": 400_000, "adtech.ex": 400_000, "adtech2.ex": 400_000},
+        "globalBudget": 3_800_000,
+        "impressionSiteQuota": {"news.ex": 1_800_000, "blog.ex": 2_000_000},
+        "conversionSiteQuota": {"shoes.ex": 550_000},
     });
     assert_eq!(example["epochs"][0], first);
     assert_eq!(example["epochs"].as_array().unwrap().len(), 3);
@@ -51,15 +51,15 @@ fn policies_of_workloads_follow_the_closed_form() {
     ];
     for ((n_conversion, m_impression, fan_out), global, impression_site) in rows {
         let policy = parsed(&format!(
-            "policy --querier 1 --r 0 --conversion-sites {n_conversion} \
-             --impression-sites {m_impression} --fan-out {fan_out} --cap 2 --json"
+            "policy --querier-budget 1 --intermediary-share 0 --conversion-sites {n_conversion} \
+             --impression-sites {m_impression} --fan-out {fan_out} --domain-cap 2 --json"
         ));
         let expected = json!({
-            "querier": 1_000_000,
-            "global": global * 1_000_000,
-            "impressionSite": impression_site * 1_000_000,
-            "conversionSite": 1_000_000,
-            "cap": 2,
+            "querierBudget": 1_000_000,
+            "globalBudget": global * 1_000_000,
+            "impressionSiteQuota": impression_site * 1_000_000,
+            "conversionSiteQuota": 1_000_000,
+            "domainCap": 2,
         });
         assert_eq!(policy, expected);
     }
@@ -68,11 +68,11 @@ fn policies_of_workloads_follow_the_closed_form() {
 #[test]
 fn policies_of_profiles_say_null_for_what_they_do_not_have() {
     let cookie_monster = json!({
-        "querier": 1_000_000,
-        "global": null,
-        "impressionSite": null,
-        "conversionSite": null,
-        "cap": null,
+        "querierBudget": 1_000_000,
+        "globalBudget": null,
+        "impressionSiteQuota": null,
+        "conversionSiteQuota": null,
+        "domainCap": null,
     });
     assert_eq!(
         parsed("policy --profile cookie-monster --json"),
@@ -100,22 +100,22 @@ fn wrong_values_get_one_line_and_a_status() {
     let workload = "--conversion-sites 4 --impression-sites 2 --fan-out 4";
     let cases = [
         (
-            format!("policy --querier -1 {workload}"),
+            format!("policy --querier-budget -1 {workload}"),
             "bigbird: the capacity of the querier budget is invalid: \
              an amount of epsilon must be in [0, 18446744073709], got -1\n",
         ),
         (
-            format!("policy --querier 1 --cap 0 {workload}"),
+            format!("policy --querier-budget 1 --domain-cap 0 {workload}"),
             "bigbird: the domain cap must be at least 1 site per user action, got 0\n",
         ),
         (
-            format!("policy --querier 1 --r NaN {workload}"),
-            "bigbird: the intermediaries' share r is invalid: \
+            format!("policy --querier-budget 1 --intermediary-share NaN {workload}"),
+            "bigbird: the intermediary share (r) is invalid: \
              an amount of epsilon must be in [0, 18446744073709], got NaN\n",
         ),
         (
-            "policy --querier 1".to_owned(),
-            "bigbird: --querier needs a workload: \
+            "policy --querier-budget 1".to_owned(),
+            "bigbird: --querier-budget needs a workload: \
              --conversion-sites N --impression-sites M --fan-out n\n",
         ),
     ];
@@ -125,12 +125,12 @@ fn wrong_values_get_one_line_and_a_status() {
     let (status, message) = refused("policy --profile nobody");
     assert_eq!(status, 2);
     assert!(
-        message.contains("there are big-bird, w3c-draft"),
+        message.contains("use one of: big-bird, w3c-draft"),
         "{message}"
     );
 }
 
-/// A file of cases, in a folder that goes away with the test.
+/// A file of cases, in a folder that is removed when the test ends.
 struct Cases(Folder);
 
 impl Cases {
@@ -195,10 +195,53 @@ fn explain_tells_why_a_report_is_null() {
     let printed = String::from_utf8(output.stdout).unwrap();
     for line in [
         "3 s  a conversion on b.example: value 1 of 1, epsilon 0.6",
-        "epoch 0: 1 match, dropped by the global budget",
-        "global budget: 0.6 of 1 consumed, asked 0.6, short by 0.2",
-        "it would fit with epsilon 0.4",
+        "epoch 0: dropped (cause: global budget), matching impressions: 1",
+        "global budget: 0.6 of 1 consumed, 0.6 asked for, short by 0.2",
+        "the largest epsilon that fits: 0.4",
     ] {
         assert!(printed.contains(line), "{line}\n{printed}");
     }
+}
+
+/// Each limit has one name: all commands use the same flag for it. The former flags still work, but
+/// are not shown.
+#[test]
+fn limits_have_the_same_flags_everywhere() {
+    use bigbird::Limit::{
+        ConversionSiteQuota, DomainCap, GlobalBudget, ImpressionSiteQuota, QuerierBudget,
+    };
+    let old = [
+        (QuerierBudget, "querier"),
+        (GlobalBudget, "global"),
+        (ImpressionSiteQuota, "impression-quota"),
+        (ConversionSiteQuota, "conversion-quota"),
+        (DomainCap, "cap"),
+    ];
+    for (command, limits) in [
+        ("policy", &[QuerierBudget, DomainCap][..]),
+        ("tune", &[QuerierBudget, DomainCap]),
+        ("simulate", &bigbird::Limit::ALL),
+        (
+            "plan",
+            &[
+                QuerierBudget,
+                GlobalBudget,
+                ImpressionSiteQuota,
+                ConversionSiteQuota,
+            ],
+        ),
+    ] {
+        let help = bigbird(&format!("{command} --help")).stdout;
+        let help = String::from_utf8(help).unwrap();
+        for (limit, old) in old {
+            let shown = help.contains(&format!("--{} <", limit.flag()));
+            assert_eq!(shown, limits.contains(&limit), "{command}: {limit}");
+            assert!(!help.contains(&format!("--{old} <")), "{command}: {old}");
+        }
+    }
+    let workload = "--conversion-sites 4 --impression-sites 2 --fan-out 4 --json";
+    let old = format!("policy --querier 1 --r 0.5 --cap 3 {workload}");
+    let new =
+        format!("policy --querier-budget 1 --intermediary-share 0.5 --domain-cap 3 {workload}");
+    assert_eq!(parsed(&old), parsed(&new));
 }

@@ -1,6 +1,7 @@
-//! An agent under load is killed at random moments, hundreds of times. After each: the store is in
-//! order, no deduction of an answered conversion is missing, and the store holds what a store in
-//! memory holds after the same requests, those that were answered and perhaps some that were not.
+//! An agent under load is killed at random moments, hundreds of times. After each kill, the store
+//! is intact, and no deduction of an answered conversion is missing. The store then has the same
+//! content as a store in memory after the same requests: those that were answered, and perhaps some
+//! that were not.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -14,38 +15,42 @@ use std::thread;
 use std::time::Duration;
 
 use bigbird::{Profile, Timestamp};
-use bigbird_store::{Contents, StoreOptions};
-use bigbird_testing::{Dice, Half};
-use bigbird_user_agent::protocol::{Player, Request};
-use bigbird_user_agent::{Config, Memory, UserAgent};
-use common::{Agent, SERVICE, arguments, folder};
+use bigbird_store::{StoreOptions, StoreSummary};
+use bigbird_testing::{Dice, FixedRandomness};
+use bigbird_user_agent::protocol::{AgentRequest, Player};
+use bigbird_user_agent::{Config, MemoryStore, UserAgent};
+use common::{AgentProcess, SERVICE, arguments, folder};
 use serde_json::{Value, json};
 
 const ROUNDS: u64 = 250;
 const PERIOD: i64 = 7 * 86_400;
 
-/// What a store holds: what each filter has consumed, and the impressions of each site.
-type Held = (BTreeMap<(i64, String), u64>, BTreeMap<(i64, String), u64>);
+/// The content of a store: what each filter has consumed, and the number of impressions of each
+/// site.
+type StoredTotals = (BTreeMap<(i64, String), u64>, BTreeMap<(i64, String), u64>);
 
 /// The same user agent, in memory.
-struct Model(Player<Memory, Half>);
+struct Model(Player<MemoryStore, FixedRandomness>);
 
 impl Model {
     fn new() -> Self {
         let config = Config::new(Profile::BigBird)
             .with_service(SERVICE)
             .for_testing();
-        Self(Player::new(UserAgent::in_memory(config, Half), None))
+        Self(Player::new(
+            UserAgent::in_memory(config, FixedRandomness),
+            None,
+        ))
     }
 
     fn play(&mut self, request: &Value) {
         let seconds = request["seconds"].as_i64().unwrap();
-        let request: Request = serde_json::from_value(request.clone()).unwrap();
+        let request: AgentRequest = serde_json::from_value(request.clone()).unwrap();
         self.0.play(&request, Timestamp(seconds * 1000)).unwrap();
     }
 
-    fn held(&mut self) -> Held {
-        let Ok(budgets) = self.0.agent.budgets();
+    fn held(&mut self) -> StoredTotals {
+        let Ok(budgets) = self.0.agent.filter_balances();
         let consumed = budgets
             .iter()
             .map(|budget| {
@@ -67,8 +72,8 @@ impl Model {
     }
 }
 
-fn held(store: &Path) -> Held {
-    let contents = Contents::read(store).unwrap();
+fn held(store: &Path) -> StoredTotals {
+    let contents = StoreSummary::read(store).unwrap();
     let (mut consumed, mut impressions) = (BTreeMap::new(), BTreeMap::new());
     for epoch in contents.epochs {
         for budget in epoch.budgets {
@@ -82,7 +87,7 @@ fn held(store: &Path) -> Held {
     (consumed, impressions)
 }
 
-/// Endless requests. Each is of a user action of its own.
+/// An endless series of requests. Each has its own user action.
 struct Load {
     dice: Dice,
     number: u64,
@@ -92,7 +97,7 @@ impl Load {
     fn next(&mut self) -> Value {
         self.number += 1;
         let action = self.number;
-        // An epoch passes every few thousand.
+        // An epoch passes every 3,000 requests.
         let seconds = 1_000_000 + i64::try_from(action).unwrap() * PERIOD / 3000;
         let site = |kind: &str, number: u64| format!("{kind}-{number}.example");
         match self.dice.below(40) {
@@ -116,33 +121,33 @@ impl Load {
     }
 }
 
-/// Sends requests to an agent, and kills it a moment after it has given so many answers. Gives the
-/// requests that were sent and how many of them were answered.
+/// Sends requests to an agent, waits for a number of answers, and kills the agent a moment later.
+/// Returns the requests that were sent, and the number of requests that were answered.
 fn run_and_kill(
     store: &Path,
     load: &mut Load,
     answers: usize,
     moment: Duration,
 ) -> (Vec<Value>, usize) {
-    let mut agent = Agent::start(&arguments(store));
+    let mut agent = AgentProcess::start(&arguments(store));
     let requests: Vec<Value> = (0..400).map(|_| load.next()).collect();
     let lines: Vec<String> = requests.iter().map(Value::to_string).collect();
     let mut input = agent.input.take().unwrap();
     let writer = thread::spawn(move || {
         for line in lines {
-            // Whoever was killed does not read.
+            // An agent that was killed does not read.
             if writeln!(input, "{line}").is_err() {
                 break;
             }
         }
-        // Its input must not end before it is killed, or it would end well.
+        // The input must not end before the kill, or the agent would stop in the normal way.
         input
     });
     let mut output = agent.output;
     let mut answered = 0;
     let mut receive = || {
         let mut line = String::new();
-        // A line without its end is no answer.
+        // A line without its end is not an answer.
         if output.read_line(&mut line).unwrap() == 0 || !line.ends_with('\n') {
             return false;
         }
@@ -154,7 +159,7 @@ fn run_and_kill(
     for _ in 0..answers {
         assert!(receive(), "the agent ended by itself");
     }
-    // It goes on with the next requests meanwhile.
+    // In the meantime, the agent continues with the next requests.
     thread::sleep(moment);
     agent.process.kill().unwrap();
     agent.process.wait().unwrap();
@@ -163,9 +168,15 @@ fn run_and_kill(
     (requests, answered)
 }
 
-/// Brings the model to what the store holds: everything that was answered, and as many of the
-/// others as it takes. Says how many, or that no number of them does.
-fn catch_up(model: &mut Model, requests: &[Value], answered: usize, found: &Held) -> Option<usize> {
+/// Brings the model to the content of the store. It plays all requests that were answered, and then
+/// unanswered ones until the content is the same. Returns the number of unanswered requests that
+/// were played, or none if the content is never the same.
+fn catch_up(
+    model: &mut Model,
+    requests: &[Value],
+    answered: usize,
+    found: &StoredTotals,
+) -> Option<usize> {
     for request in &requests[..answered] {
         model.play(request);
     }
@@ -195,7 +206,7 @@ fn what_was_answered_survives_a_kill_at_any_moment() {
     let mut model = Model::new();
     let mut answered_in_all = 0;
     for round in 0..ROUNDS {
-        // A third of them are killed while they start, with whatever they have done by then.
+        // A third of the agents are killed while they start.
         let (answers, moment) = match load.dice.below(3) {
             0 => (0, load.dice.below(8_000)),
             _ => (load.dice.below(60), load.dice.below(2_000)),
@@ -205,7 +216,7 @@ fn what_was_answered_survives_a_kill_at_any_moment() {
         let (requests, answered) = run_and_kill(&store, &mut load, answers, moment);
         answered_in_all += answered;
         if !store.exists() {
-            // It was killed before it had created anything.
+            // The agent was killed before it created the store.
             assert_eq!(answered, 0);
             continue;
         }
@@ -216,18 +227,18 @@ fn what_was_answered_survives_a_kill_at_any_moment() {
             "round {round}: {answered} answered, and the store differs"
         );
     }
-    // However slow the machine: each round waited for its answers.
+    // This holds even on a slow machine, because each round waits for its answers.
     assert!(answered_in_all > 1000, "{answered_in_all} answers");
 }
 
-/// A creation, a copy or a reset that is killed at any moment leaves a store that opens, none, or a text
-/// in the place of a store with which another reset goes on; and nothing beside it that outlives the
-/// next open.
+/// A creation, a copy or a reset can be killed at any moment. It leaves a store that opens, no
+/// store, or a placeholder text from which another reset continues. Other files that it leaves do
+/// not survive the next open.
 #[test]
 fn what_is_killed_while_it_makes_a_store_leaves_a_good_one() {
     let folder = folder();
     let original = folder.file("original");
-    let mut agent = Agent::start(&arguments(&original));
+    let mut agent = AgentProcess::start(&arguments(&original));
     let mut load = Load {
         dice: Dice(99),
         number: 0,
@@ -269,7 +280,7 @@ fn what_is_killed_while_it_makes_a_store_leaves_a_good_one() {
                 bigbird_store::check(&store).unwrap();
             }
         }
-        // The old store, wherever it is, still says what was spent.
+        // The old store still has what was spent, wherever it is now.
         let kept = within.file("store.replaced-1");
         finished += u32::from(kept.exists() || copy.exists());
         let old = if kept.exists() { &kept } else { &store };
@@ -282,11 +293,11 @@ fn what_is_killed_while_it_makes_a_store_leaves_a_good_one() {
             assert!(!file.contains(".new-"), "round {round}: {file}");
         }
     }
-    println!("{finished} were finished, and {interrupted} resets were taken up again");
+    println!("{finished} commands finished, and {interrupted} interrupted resets were continued");
 }
 
-/// The first test would notice a store that loses what it has answered: here the log ends before
-/// the last transaction, as if it had never been flushed.
+/// The first test would notice a store that loses what it has answered. Here the log ends before
+/// the last transaction, as if that had never been flushed.
 #[test]
 fn a_lost_deduction_is_noticed() {
     let folder = folder();
@@ -295,7 +306,7 @@ fn a_lost_deduction_is_noticed() {
         dice: Dice(77),
         number: 0,
     };
-    let mut agent = Agent::start(&arguments(&store));
+    let mut agent = AgentProcess::start(&arguments(&store));
     let mut requests: Vec<Value> = (0..40).map(|_| load.next()).collect();
     requests.push(common::save(1_100_000, 1001, "news-1.example", 1));
     requests.push(common::convert(1_100_001, 1002, "shop-1.example", 0.5));
@@ -308,7 +319,7 @@ fn a_lost_deduction_is_noticed() {
         |requests: &[Value]| catch_up(&mut Model::new(), requests, requests.len(), &held(&store));
     assert_eq!(last(&requests), Some(0));
     let log = fs::read(log_of(&store)).unwrap();
-    // The end of each transaction is a frame that tells the size of the database.
+    // The last frame of each transaction contains the size of the database.
     let frame = 4096 + 24;
     let frames = (log.len() - 32) / frame;
     let mut ends = (0..frames).filter(|at| log[32 + at * frame + 4..][..4] != [0; 4]);

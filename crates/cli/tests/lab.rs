@@ -13,7 +13,8 @@ use serde_json::Value;
 fn simulate_sweeps_what_is_given_as_lists() {
     let common = "simulate --scale 0.01 --min-conversions-per-day 20";
     let runs = parsed(&format!(
-        "{common} --profile big-bird,cookie-monster --impression-quota 1,none --attacker none,random --json"
+        "{common} --profile big-bird,cookie-monster --impression-site-quota 1,none \
+         --attacker none,random --json"
     ));
     let runs = runs["runs"].as_array().unwrap();
     let told = |run: &Value| {
@@ -21,8 +22,8 @@ fn simulate_sweeps_what_is_given_as_lists() {
         [
             of("profile"),
             of("attacker"),
-            of("impressionSite"),
-            of("cap"),
+            of("impressionSiteQuota"),
+            of("domainCap"),
             of("sybils"),
         ]
         .join(" ")
@@ -51,26 +52,27 @@ fn simulate_sweeps_what_is_given_as_lists() {
         let blocked: u64 = batches.iter().map(|batch| sum(&batch["blocked"])).sum();
         assert_eq!(sum(&run["blocked"]), blocked);
     }
-    // The same seed, and any number of threads.
+    // With the same seed, the result does not depend on the number of threads.
     let one = bigbird(&format!("{common} --attacker random --threads 1 --json"));
     let three = bigbird(&format!("{common} --attacker random --threads 3 --json"));
     assert_eq!(one.stdout, three.stdout);
 }
 
-/// A limit that is not given is the profile's, not another's.
+/// A limit that is not given is the one of the profile of that run.
 #[test]
 fn simulate_takes_the_limits_of_the_profile() {
     let common = "simulate --scale 0.01 --min-conversions-per-day 20 --json";
     let runs = parsed(&format!(
-        "{common} --profile big-bird,w3c-draft,global-only --querier 0.5 --site-charging full,paper"
+        "{common} --profile big-bird,w3c-draft,global-only --querier-budget 0.5 \
+         --site-charging full,paper"
     ));
     let told = |run: &Value| {
         let limits = [
-            "querier",
-            "global",
-            "impressionSite",
-            "conversionSite",
-            "cap",
+            "querierBudget",
+            "globalBudget",
+            "impressionSiteQuota",
+            "conversionSiteQuota",
+            "domainCap",
         ];
         let limits = limits.map(|limit| run[limit].to_string()).join(" ");
         format!("{} {} {limits}", run["profile"], run["siteCharging"])
@@ -100,16 +102,16 @@ fn simulate_refuses_what_makes_no_sense() {
         (status, message.as_str()),
         (1, "bigbird: --scale must be in (0, 10], got 0\n")
     );
-    let (status, message) = refused("simulate --scale 0.001 --cap 1.5");
+    let (status, message) = refused("simulate --scale 0.001 --domain-cap 1.5");
     assert_eq!(status, 1);
     assert_eq!(
         message,
-        "bigbird: --cap must be a whole number of sites, got 1.5\n"
+        "bigbird: --domain-cap must be a whole number of sites, got 1.5\n"
     );
     let (status, message) = refused("simulate --scale 0.001");
     assert_eq!(status, 1);
     assert!(
-        message.contains("no querier has conversions for one batch: the busiest has "),
+        message.contains("no querier has enough conversions for one batch: the busiest has "),
         "{message}"
     );
     let (status, message) = refused("simulate --scale 0.001 --min-conversions-per-day 100000");
@@ -132,12 +134,12 @@ fn simulate_refuses_what_makes_no_sense() {
     ));
     assert_eq!(status, 2);
     assert!(
-        message.contains("20last_impressions.pqt: it is no Parquet file"),
+        message.contains("20last_impressions.pqt: not a Parquet file"),
         "{message}"
     );
 }
 
-/// A small population in which somebody measures.
+/// A small population that has queriers.
 const SMALL: &str = "--scale 0.005 --min-conversions-per-day 10 --min-batch 300";
 
 #[test]
@@ -145,7 +147,8 @@ fn simulate_writes_tables_and_figures() {
     let folder = folder();
     let (csv, figure) = (folder.file("s.csv"), folder.file("s.svg"));
     let output = bigbird(&format!(
-        "simulate {SMALL} --attacker none,slow --impression-quota 1,2,none --seed 1,2 --csv {} --figure {}",
+        "simulate {SMALL} --attacker none,slow --impression-site-quota 1,2,none --seed 1,2 \
+         --csv {} --figure {}",
         csv.display(),
         figure.display()
     ));
@@ -163,7 +166,7 @@ fn logs_give_what_they_were_written_from() {
     let folder = folder();
     let medians = |source: &str| {
         let runs = parsed(&format!(
-            "simulate {source} --impression-quota 0.5,2 --json"
+            "simulate {source} --impression-site-quota 0.5,2 --json"
         ));
         let runs = runs["runs"].as_array().unwrap().clone();
         runs.iter()
@@ -193,12 +196,14 @@ fn logs_give_what_they_were_written_from() {
     let (status, message) = refused(&format!("tune {}", bad.display()));
     assert_eq!(status, 2);
     assert!(
-        message.ends_with("bad.csv: column `time`, row 1: it is -1, which is negative\n"),
+        message.ends_with(
+            "bad.csv: column `time`, row 1: -1 is negative; set --time-origin to the earliest time\n"
+        ),
         "{message}"
     );
 }
 
-/// What is in a folder, with its content.
+/// The files in a folder, with their content.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     std::fs::read_dir(folder)
         .unwrap()
@@ -232,12 +237,12 @@ fn reproduce_goes_on_where_it_stopped() {
     assert!(report.contains("claims of the paper hold") && report.contains("<svg"));
     assert!(
         !report.contains("src=") && !report.contains("@import"),
-        "it needs other files"
+        "the report refers to other files"
     );
     let results: Value = serde_json::from_slice(&first["results.json"]).unwrap();
     assert_eq!(results["runs"].as_array().unwrap().len(), 12);
 
-    // Nothing is done again: a result that was changed by hand stays.
+    // No run is repeated: a result that was changed by hand stays.
     let (name, run) = runs.first_key_value().unwrap();
     let changed = String::from_utf8(run.clone())
         .unwrap()
@@ -245,13 +250,13 @@ fn reproduce_goes_on_where_it_stopped() {
     std::fs::write(output.join("runs").join(name), &changed).unwrap();
     bigbird(&command);
     assert_ne!(files(&output)["results.json"], first["results.json"]);
-    // What is missing or damaged is done again, and gives the same.
+    // Runs that are missing or damaged are repeated, with the same result.
     std::fs::write(output.join("runs").join(name), &changed[..100]).unwrap();
     std::fs::remove_file(output.join("runs").join(runs.keys().nth(5).unwrap())).unwrap();
     bigbird(&command);
     assert_eq!(files(&output), first);
     assert_eq!(files(&output.join("runs")), runs);
-    // Another seed is another experiment, and one thread is not.
+    // Another seed makes new runs. Another number of threads does not.
     bigbird(&format!("{command} --seed 2"));
     assert_eq!(files(&output.join("runs")).len(), 24);
     bigbird(&format!("{command} --threads 1"));
@@ -272,8 +277,8 @@ fn tune_tells_capacities_and_what_to_expect() {
             "conversionSites",
             "impressionSites",
             "fanOut",
-            "global",
-            "impressionSite",
+            "globalBudget",
+            "impressionSiteQuota",
         ]
         .map(|key| choice[key].to_string())
         .join(" ")
@@ -305,9 +310,11 @@ fn tune_tells_capacities_and_what_to_expect() {
     );
     let (status, message) = refused(&format!("tune {SMALL} --attacker nobody"));
     assert_eq!(status, 1);
-    assert!(message.starts_with(
-        "bigbird: --attacker: there is no attacker `nobody`; there are none, random,"
-    ));
+    assert!(
+        message.starts_with(
+            "bigbird: --attacker: unknown attacker `nobody`; use one of: none, random,"
+        )
+    );
 }
 
 #[test]
@@ -315,7 +322,7 @@ fn numbers_out_of_range_are_refused() {
     for arguments in [
         "simulate --sybils 0",
         "simulate --sybils 4294967295",
-        "simulate --rank-start 0",
+        "simulate --first-rank 0",
         "simulate --threads 0",
         "simulate --threads 100000",
         "simulate --batch-days 0",
@@ -329,13 +336,16 @@ fn numbers_out_of_range_are_refused() {
         (status, message.as_str()),
         (
             1,
-            "bigbird: a conversion may look at most 4095 epochs back, got 5000\n"
+            "bigbird: a conversion can look back at most 4095 epochs, got 5000\n"
         )
     );
-    let (status, message) = refused("tune --scale 0.001 --querier 0");
+    let (status, message) = refused("tune --scale 0.001 --querier-budget 0");
     assert_eq!(
         (status, message.as_str()),
-        (1, "bigbird: --querier must be a number above 0, got 0\n")
+        (
+            1,
+            "bigbird: --querier-budget must be a number above 0, got 0\n"
+        )
     );
 }
 
@@ -363,7 +373,8 @@ fn plan_answers_both_ways() {
         ),
         (
             "--others 9",
-            "--others must be less than the global budget and the impression-site quota, got 9",
+            "--others must be at least 0 and less than the global budget and the impression-site \
+             quota, got 9",
         ),
     ] {
         let (status, message) = refused(&format!("{common} {arguments}"));
@@ -371,7 +382,7 @@ fn plan_answers_both_ways() {
     }
 }
 
-/// An option that would have no effect is refused, whichever command it is given to.
+/// An option that would have no effect is refused by every command.
 #[test]
 fn options_that_have_no_effect_are_refused() {
     let commands = [
@@ -386,8 +397,8 @@ fn options_that_have_no_effect_are_refused() {
         assert_eq!(status, 2);
         assert_eq!(
             message,
-            "bigbird: --time-unit is for tables, but the workload is a synthetic population: name the \
-             tables to read, such as logs.csv, or leave it out\n"
+            "bigbird: --time-unit is for tables, but the workload is a synthetic population; \
+             give the tables to read, such as logs.csv, or leave out --time-unit\n"
         );
     }
     for given in [
@@ -411,7 +422,7 @@ fn options_that_have_no_effect_are_refused() {
             message,
             format!(
                 "bigbird: {option} is for raw Criteo files, but the workload is a synthetic \
-                 population: give --criteo-raw DIR, or leave it out\n"
+                 population; give --criteo-raw DIR, or leave out {option}\n"
             )
         );
     }
@@ -423,7 +434,7 @@ fn options_that_have_no_effect_are_refused() {
     let (status, message) = refused(&format!("workload describe {prepared} --sorted"));
     let expected = format!(
         "bigbird: --sorted is for tables, but the workload is read from prepared Criteo files, \
-         {prepared}: name the tables to read, such as logs.csv, or leave it out\n"
+         {prepared}; give the tables to read, such as logs.csv, or leave out --sorted\n"
     );
     assert_eq!((status, message), (2, expected));
 
@@ -432,8 +443,8 @@ fn options_that_have_no_effect_are_refused() {
     assert!(written.status.success());
     let (status, message) = refused(&format!("workload describe {table} --days 1-2"));
     let expected = format!(
-        "bigbird: --days is for raw Criteo files, but the workload is read from tables, {table}: \
-         give --criteo-raw DIR, or leave it out\n"
+        "bigbird: --days is for raw Criteo files, but the workload is read from tables, {table}; \
+         give --criteo-raw DIR, or leave out --days\n"
     );
     assert_eq!((status, message), (2, expected));
     let described = bigbird(&format!(

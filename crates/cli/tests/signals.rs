@@ -1,4 +1,4 @@
-//! What signals leave behind, and which one is only an error.
+//! Signals that end a command must leave no files behind, and `SIGXFSZ` is only an error.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![cfg(unix)]
 
@@ -10,15 +10,15 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Agent, arguments, convert, folder, save};
+use common::{AgentProcess, arguments, convert, folder, save};
 use serde_json::{Value, json};
 
-/// The signals that end a command: from a terminal (Ctrl-C), from a service manager, from a terminal
-/// that is closed, and the one that no handler sees.
+/// The signals that end a command: from a terminal (Ctrl-C), from a service manager, from a
+/// terminal that is closed, and the one that no handler can catch.
 const SIGNALS: [(&str, i32); 4] = [("INT", 2), ("TERM", 15), ("HUP", 1), ("KILL", 9)];
 
-/// Logs that are larger than what may be kept in memory leave nothing behind when a command is ended
-/// while it reads them: it waits for the second table, which never comes.
+/// A command that is ended while it reads logs that do not fit into memory leaves no files behind.
+/// It is ended while it waits for the second table, which never comes.
 #[test]
 fn signals_while_tables_are_read_leave_nothing() {
     for (name, signal) in SIGNALS {
@@ -32,14 +32,15 @@ fn signals_while_tables_are_read_leave_nothing() {
             .args([folder.file("first.csv"), folder.file("second.csv")])
             .spawn()
             .unwrap();
-        // Opens when the command opens it, after the first table.
+        // This returns when the command opens the pipe, after it has read the first table.
         let second = File::options().write(true).open(folder.file("second.csv"));
         is_ended(&mut command, name, signal, &temporary);
         drop(second);
     }
 }
 
-/// And when it is ended while it replays them: it waits for somebody to read what it writes.
+/// A command that is ended while it replays such logs leaves no files behind either. It is ended
+/// while it waits for a reader of its output.
 #[test]
 fn signals_while_tables_are_written_leave_nothing() {
     for (name, signal) in SIGNALS {
@@ -61,13 +62,13 @@ fn signals_while_tables_are_written_leave_nothing() {
     }
 }
 
-/// A store whose files would exceed the limit of their size is an answer, the agent goes on, and what was
-/// answered before is durable.
+/// When the files of a store reach the file size limit, the agent reports an error and continues.
+/// What it answered before is durable.
 #[test]
 fn a_file_size_limit_is_an_answer() {
     let folder = folder();
     let store = folder.file("store");
-    assert!(Agent::start(&arguments(&store)).end());
+    assert!(AgentProcess::start(&arguments(&store)).end());
     let mut process = limited(1000)
         .arg("agent")
         .args(arguments(&store))
@@ -75,16 +76,16 @@ fn a_file_size_limit_is_an_answer() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut agent = Agent {
+    let mut agent = AgentProcess {
         input: process.stdin.take(),
         output: BufReader::new(process.stdout.take().unwrap()),
         process,
     };
-    // Each is a site of its own, so that files grow fast; far fewer are enough.
+    // Each conversion has its own site, so that the files grow fast. Far fewer are enough.
     let mut conversions = (1..1000).map(|number| {
         let site = format!("shop-{number}.example");
         agent.ask(&save(0, number, "news.example", number));
-        // A page does not learn of it, the user does.
+        // The page does not learn of the failure. The user does, from the status.
         let answer = agent.ask(&convert(0, 1000 + number, &site, 0.000_1));
         assert_eq!(answer["ok"], true, "{answer}");
         agent.ask(&json!({"event": "status"}))
@@ -98,13 +99,13 @@ fn a_file_size_limit_is_an_answer() {
 
     let checked = common::bigbird(&format!("store check {}", store.display()));
     assert!(checked.status.success(), "{checked:?}");
-    let mut agent = Agent::start(&arguments(&store));
+    let mut agent = AgentProcess::start(&arguments(&store));
     assert_eq!(agent.ask(&json!({"event": "budgets"})), before);
     assert!(agent.end());
     assert!(spent(&before) > 0);
 }
 
-/// Results that do not fit are one line.
+/// A result that exceeds the limit is an error in one line.
 #[test]
 fn a_file_size_limit_is_an_error_of_other_commands() {
     let folder = folder();
@@ -126,7 +127,7 @@ fn a_file_size_limit_is_an_error_of_other_commands() {
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{told}");
     let expected = format!(
-        "bigbird: {}: a temporary file there cannot be written: File too large",
+        "bigbird: {}: cannot write a temporary file in this folder: File too large",
         folder.path().display()
     );
     assert!(told.starts_with(&expected), "{told}");
@@ -136,11 +137,11 @@ fn a_file_size_limit_is_an_error_of_other_commands() {
     let output = limited(1).arg("example").stdout(printed).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.starts_with("bigbird: writing the result: File too large"));
+    assert!(told.starts_with("bigbird: cannot write the result: File too large"));
     assert_eq!(told.lines().count(), 1);
 }
 
-/// The command, with a limit of the size of files, in blocks of 512 or 1024 bytes.
+/// The command with a file size limit, in blocks of 512 or 1024 bytes.
 fn limited(blocks: u32) -> Command {
     let mut command = Command::new("sh");
     let script = format!(r#"ulimit -f {blocks} && exec "$0" "$@""#);
@@ -148,14 +149,14 @@ fn limited(blocks: u32) -> Command {
     command
 }
 
-/// What was taken from all budgets and quotas.
+/// The sum of what all budgets and quotas have paid.
 fn spent(budgets: &Value) -> u64 {
     let budgets = budgets["budgets"].as_array().unwrap();
     let consumed = budgets.iter().map(|it| it["consumed"].as_u64().unwrap());
     consumed.sum()
 }
 
-/// The command, with this folder for temporary files.
+/// The command with a folder for its temporary files.
 fn bigbird(temporary: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"));
     command.env("TMPDIR", temporary);
@@ -163,7 +164,7 @@ fn bigbird(temporary: &Path) -> Command {
     command
 }
 
-/// A table of far more rows than a pipe holds.
+/// Writes a table that has far more rows than fit into a pipe.
 fn write_table(path: &Path) {
     let mut table = String::from("device,time,conversion_site,impression_site,bucket,kind,value\n");
     for row in 0..20_000 {
@@ -172,16 +173,17 @@ fn write_table(path: &Path) {
     std::fs::write(path, table).unwrap();
 }
 
-/// A pipe with a name.
+/// Creates a named pipe.
 fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Ends a command that has temporary files by a signal, and looks that nothing is left.
+/// Sends a signal to a command that has temporary files, and checks that no file is left.
 fn is_ended(command: &mut Child, name: &str, signal: i32, temporary: &Path) {
     let modes = modes_of_files(command.id(), temporary);
     let ignored = is_ignored(signal);
-    // Whoever runs the tests may have it ignored, as `nohup` does, and the command inherits that.
+    // The process that runs the tests may ignore the signal, as `nohup` does. The command inherits
+    // that.
     let name = if ignored { "KILL" } else { name };
     let pid = command.id().to_string();
     let sent = Command::new("kill").args(["-s", name, &pid]).status();
@@ -191,11 +193,11 @@ fn is_ended(command: &mut Child, name: &str, signal: i32, temporary: &Path) {
     let left: Vec<_> = std::fs::read_dir(temporary).unwrap().collect();
     assert!(left.is_empty(), "{name} leaves {left:?}");
     assert!(modes.iter().all(|mode| *mode == 0o600), "{modes:?}");
-    // Only Linux shows files that have no name.
+    // Only Linux shows open files that have no name.
     assert!(!modes.is_empty() || !cfg!(target_os = "linux"));
 }
 
-/// Who may open the files that a process has open in a folder, where the system shows them.
+/// The modes of the files that a process has open in a folder, on systems that show them.
 fn modes_of_files(process: u32, folder: &Path) -> Vec<u32> {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(open) = std::fs::read_dir(format!("/proc/{process}/fd")) else {
@@ -208,7 +210,7 @@ fn modes_of_files(process: u32, folder: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Whether this process ignores a signal.
+/// True if this process ignores a signal.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

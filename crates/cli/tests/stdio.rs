@@ -1,4 +1,4 @@
-//! Standard input and output as others leave them.
+//! Standard streams that are non-blocking, full or closed.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![cfg(unix)]
 
@@ -20,7 +20,7 @@ fn bigbird(arguments: &str) -> Command {
     command
 }
 
-/// A pipe of which both ends are non-blocking for whoever has them.
+/// A pipe with two non-blocking ends. The mode also applies to a process that inherits an end.
 fn non_blocking() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     ioctl_fionbio(&reader, true).unwrap();
@@ -28,7 +28,7 @@ fn non_blocking() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Fills a pipe: what is written next is not ready. Gives what it holds.
+/// Fills a pipe, so that the next write would block. Returns the number of bytes in it.
 fn fill(mut pipe: &PipeWriter) -> usize {
     let mut held = 0;
     loop {
@@ -40,7 +40,7 @@ fn fill(mut pipe: &PipeWriter) -> usize {
     }
 }
 
-/// An input that has nothing yet is not at its end.
+/// An input that has no data yet has not ended.
 #[test]
 fn the_agent_waits_for_its_input() {
     let (theirs, mut ours) = non_blocking();
@@ -52,7 +52,7 @@ fn the_agent_waits_for_its_input() {
     let mut answers = BufReader::new(agent.stdout.take().unwrap());
     for id in 0..100 {
         let request = json!({"event": "budgets", "id": id}).to_string() + "\n";
-        // In two pieces, so that also the rest of a line is waited for.
+        // In two pieces, so that the agent also has to wait for the rest of a line.
         let (first, second) = request.as_bytes().split_at(10);
         ours.write_all(first).unwrap();
         thread::yield_now();
@@ -66,7 +66,7 @@ fn the_agent_waits_for_its_input() {
     assert!(agent.wait().unwrap().success());
 }
 
-/// An output that is full loses no answer: all come, whole and in order.
+/// An output that is full loses no answer: all answers come, complete and in order.
 #[test]
 fn the_agent_waits_for_its_output() {
     const REQUESTS: usize = 20_000;
@@ -82,7 +82,8 @@ fn the_agent_waits_for_its_output() {
     let sending = thread::spawn(move || {
         for id in 0..REQUESTS {
             writeln!(input, "{}", json!({"event": "enableAPI", "id": id})).unwrap();
-            // More than a pipe holds: the agent has read some by now, and cannot answer.
+            // This is more than a pipe holds. So the agent has read some requests, and it cannot
+            // answer them.
             if id == 3500 {
                 sender.send(()).unwrap();
             }
@@ -103,11 +104,11 @@ fn the_agent_waits_for_its_output() {
     assert!(agent.wait().unwrap().success());
 }
 
-/// So do results of other commands.
+/// Other commands wait for their output too.
 #[test]
 fn long_results_wait_for_the_output() {
-    let arguments = "simulate --scale 0.01 --min-conversions-per-day 20 --min-batch 50 --batch-days 1 \
-                     --seed 1,2,3 --json";
+    let arguments = "simulate --scale 0.01 --min-conversions-per-day 20 --min-batch 50 \
+                     --batch-days 1 --seed 1,2,3 --json";
     let expected = bigbird(arguments).output().unwrap();
     let (mut ours, theirs) = non_blocking();
     let held = fill(&theirs);
@@ -116,13 +117,13 @@ fn long_results_wait_for_the_output() {
     ioctl_fionbio(&ours, false).unwrap();
     ours.read_exact(&mut vec![0; held]).unwrap();
     let mut result = Vec::new();
-    // Slowly: most of the time the pipe is full.
+    // In small pieces, so that the pipe is full most of the time.
     while (&mut ours).take(100).read_to_end(&mut result).unwrap() > 0 {}
     assert!(simulate.wait().unwrap().success());
     assert!(result == expected.stdout);
 }
 
-/// Commands that print: a result, help, and a version.
+/// Commands that print a result, the help or the version.
 const PRINT: [&str; 6] = [
     "example",
     "policy --json",
@@ -132,7 +133,7 @@ const PRINT: [&str; 6] = [
     "--version",
 ];
 
-/// A result that cannot be written is one line, and no success.
+/// A result that cannot be written is an error in one line.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_output_is_an_error() {
@@ -142,11 +143,11 @@ fn a_full_output_is_an_error() {
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments}: {told}");
         assert_eq!(
-            told, "bigbird: writing the result: No space left on device (os error 28)\n",
+            told, "bigbird: cannot write the result: No space left on device (os error 28)\n",
             "{arguments}"
         );
     }
-    // If nobody can be told, the status still tells.
+    // Even if the error cannot be printed, the exit status reports it.
     let mut nobody = bigbird("example");
     let status = nobody.stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(1));
@@ -164,11 +165,11 @@ fn a_full_output_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "bigbird: writing answers: No space left on device (os error 28)\n"
+        "bigbird: cannot write answers: No space left on device (os error 28)\n"
     );
 }
 
-/// Files of results as well, whatever they are.
+/// A result file that cannot be written is an error too, in every format.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_file_is_an_error() {
@@ -196,12 +197,12 @@ fn a_full_file_is_an_error() {
     let told = String::from_utf8(output.unwrap().stderr).unwrap();
     assert_eq!(
         told,
-        "bigbird: /dev/full: a folder for prepared files cannot be created there (a table ends in .csv, \
+        "bigbird: /dev/full: cannot create a folder for prepared files (to write a table, use .csv, \
          .parquet or .pqt): File exists (os error 17)\n"
     );
 }
 
-/// Whoever closes a pipe has what they wanted.
+/// A reader that closes the pipe early has what it wanted.
 #[test]
 fn a_closed_pipe_is_no_error() {
     for arguments in PRINT {

@@ -1,4 +1,4 @@
-//! Two processes on one store: nothing lost, nothing charged twice, nobody waits forever.
+//! Two processes use one store: nothing is lost or charged twice, and neither waits forever.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -9,20 +9,20 @@ use std::io::Write as _;
 use std::thread;
 
 use bigbird_testing::Dice;
-use common::{Agent, arguments, folder};
+use common::{AgentProcess, arguments, folder};
 use serde_json::{Value, json};
 
 const REQUESTS: u64 = 10_000;
 
-/// What each filter should have consumed, in µε.
+/// The amount that each filter should have consumed, in µε.
 type Sums = BTreeMap<(String, String), u64>;
 
 /// The filters that pay for a conversion.
 type Costs = Vec<(String, String)>;
 
-/// The requests of one agent, and what each conversion costs if it gives something. Each conversion
-/// asks for one impression that this agent saved before, so what it costs is known whatever the
-/// other does.
+/// The requests of one agent, with the filters that each conversion charges unless its report is
+/// null. Each conversion asks for one impression that this agent saved before. So its cost is
+/// known, whatever the other agent does.
 fn requests(who: u64) -> Vec<(Value, Option<Costs>)> {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15 + who);
     let mut saved: Vec<(u64, String)> = Vec::new();
@@ -52,10 +52,10 @@ fn requests(who: u64) -> Vec<(Value, Option<Costs>)> {
                     let mut request = common::convert(seconds, unique, &shop, 0.01);
                     request["options"]["matchValues"] = json!([match_value]);
                     let costs = vec![
-                        ("querier".to_owned(), shop.clone()),
-                        ("conversionSite".to_owned(), shop),
-                        ("impressionSite".to_owned(), news),
-                        ("global".to_owned(), String::new()),
+                        ("querierBudget".to_owned(), shop.clone()),
+                        ("conversionSiteQuota".to_owned(), shop),
+                        ("impressionSiteQuota".to_owned(), news),
+                        ("globalBudget".to_owned(), String::new()),
                     ];
                     (request, Some(costs))
                 }
@@ -64,9 +64,9 @@ fn requests(who: u64) -> Vec<(Value, Option<Costs>)> {
         .collect()
 }
 
-/// Runs an agent, and gives what its conversions cost by its own account, and how many of them were
-/// charged.
-fn run(mut agent: Agent, who: u64) -> (Sums, u64) {
+/// Runs an agent. Returns what its conversions cost according to its answers, and the number of
+/// conversions that were charged.
+fn run(mut agent: AgentProcess, who: u64) -> (Sums, u64) {
     let requests = requests(who);
     let lines: Vec<String> = requests
         .iter()
@@ -106,17 +106,17 @@ fn what_two_agents_charge_is_what_the_filters_say() {
     let folder = folder();
     let store = folder.file("store");
     let mut arguments = arguments(&store);
-    // Large enough that most pass, small enough that some do not.
+    // The capacities are so large that most conversions pass, and so small that some do not.
     let policy = folder.file("policy.json");
     let capacities = json!({
-        "querier": 1_000_000, "global": 80_000_000, "impressionSite": 2_000_000,
-        "conversionSite": 1_000_000, "cap": 2,
+        "querierBudget": 1_000_000, "globalBudget": 80_000_000, "impressionSiteQuota": 2_000_000,
+        "conversionSiteQuota": 1_000_000, "domainCap": 2,
     });
     std::fs::write(&policy, capacities.to_string()).unwrap();
     arguments.extend(["--policy".to_owned(), policy.display().to_string()]);
 
     let agents = [0, 1].map(|who| {
-        let agent = Agent::start(&arguments);
+        let agent = AgentProcess::start(&arguments);
         thread::spawn(move || run(agent, who))
     });
     let mut expected = Sums::new();
@@ -128,14 +128,15 @@ fn what_two_agents_charge_is_what_the_filters_say() {
             *expected.entry(filter).or_default() += sum;
         }
     }
-    // The shops' budgets allow 2,000. Which agent gets how many depends on which is faster.
+    // The querier budgets of the shops allow 2,000 conversions. The share of each agent depends on
+    // its speed.
     assert!(
         charged_in_all > 1400,
         "{charged_in_all} conversions were charged"
     );
     bigbird_store::check(&store).unwrap();
 
-    let mut agent = Agent::start(&arguments);
+    let mut agent = AgentProcess::start(&arguments);
     let answer = agent.ask(&json!({"event": "budgets"}));
     assert!(agent.end());
     let mut found = Sums::new();

@@ -1,16 +1,16 @@
-//! Every vector on a store of your own.
+//! Runs every vector on your own store.
 //!
 //! ```sh
 //! cargo run -p bigbird-conformance --example your_store
 //! ```
 
 use bigbird_conformance::{RunError, Tally, vectors};
-use bigbird_user_agent::Memory;
+use bigbird_user_agent::MemoryStore;
 
 fn main() -> Result<(), RunError> {
     let tally = Tally::of(&vectors(), |case| {
-        // Under the profile of the case, on an empty store: here the one in memory.
-        case.run_on(None, || Ok(Memory::new()))
+        // Each case runs under its own profile, on an empty store. Here it is the one in memory.
+        case.run_on(None, || Ok(MemoryStore::new()))
     })?;
     print!("{tally}");
     Ok(())

@@ -1,9 +1,9 @@
-//! Cases: what a line of a `.jsonl` file holds.
+//! Cases: the lines of a `.jsonl` file.
 
 use bigbird::Profile;
 use bigbird::attribution::allocate_credit;
 use bigbird_user_agent::{
-    ConversionOptions, ImpressionOptions, Localhost, Memory, Site, Storage,
+    ConversionOptions, ImpressionOptions, Localhost, MemoryStore, Site, Storage,
     parse_measure_conversion, parse_save_impression,
 };
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::scenario::{RunError, Scenario};
 
 /// One thing to check.
 #[derive(Debug, Clone)]
-pub enum Case {
+pub enum VectorCase {
     /// A history of calls.
     Scenario(Box<Scenario>),
     /// A header to parse.
@@ -25,7 +25,7 @@ pub enum Case {
     Site(SiteCase),
 }
 
-/// A header with what it parses to.
+/// A header, with the options that it parses to.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderCase {
@@ -35,7 +35,7 @@ pub struct HeaderCase {
     expected: Value,
 }
 
-/// Credit with what it is allocated to.
+/// Credit, with the result of its allocation.
 #[derive(Debug, Clone, Deserialize)]
 pub struct CreditCase {
     credit: Vec<f64>,
@@ -45,29 +45,29 @@ pub struct CreditCase {
     expected: Vec<u32>,
 }
 
-/// A host with its site.
+/// A host, with its site.
 #[derive(Debug, Clone, Deserialize)]
 pub struct SiteCase {
     input: String,
     expected: Value,
 }
 
-/// Something that came out otherwise than expected.
+/// A result that differs from the expected one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mismatch {
-    /// Where, such as `event 3 (measureConversion at 17 s)`.
+    /// The place in the case, such as `event 3 (measureConversion at 17 s)`.
     pub at: String,
-    /// What was expected.
+    /// The expected result.
     pub expected: String,
-    /// What came.
+    /// The actual result.
     pub got: String,
 }
 
-impl Case {
-    /// Reads a case from a line of a `.jsonl` file. The keys tell what it is.
+impl VectorCase {
+    /// Reads a case from a line of a `.jsonl` file. Its keys show its kind.
     ///
     /// # Errors
-    /// If it is no JSON, or no case.
+    /// If the line is not JSON, or not a case.
     pub fn parse(line: &str) -> Result<Self, serde_json::Error> {
         let value: Value = serde_json::from_str(line)?;
         let has = |key| value.get(key).is_some();
@@ -82,12 +82,12 @@ impl Case {
             scenario.check()?;
             Ok(Self::Scenario(Box::new(scenario)))
         } else {
-            let why = "no case: it has none of the keys events, header, credit, input";
+            let why = "not a case: use one of the keys: events, header, credit, input";
             Err(serde::de::Error::custom(why))
         }
     }
 
-    /// Its name, if it has one.
+    /// The name of a scenario, or a description of any other case.
     pub fn name(&self) -> String {
         match self {
             Self::Scenario(scenario) => scenario.name.clone(),
@@ -97,18 +97,19 @@ impl Case {
         }
     }
 
-    /// Runs it, in memory. A scenario is played under `profile`, or under its own if there is none.
+    /// Runs the case in memory. A scenario is played under `profile`, or under its own profile if
+    /// that is `None`.
     ///
     /// # Errors
-    /// If it cannot be run: an unknown profile, say.
+    /// If the case cannot be run, for example because its profile is unknown.
     pub fn run(&self, profile: Option<Profile>) -> Result<Vec<Mismatch>, RunError> {
-        self.run_on(profile, || Ok(Memory::new()))
+        self.run_on(profile, || Ok(MemoryStore::new()))
     }
 
-    /// Runs it, a scenario on a store that is empty.
+    /// Runs the case. A scenario is played on the store that `storage` returns. It must be empty.
     ///
     /// # Errors
-    /// If it cannot be run: an unknown profile, say, or there is no store.
+    /// If the case cannot be run, for example because its profile is unknown or there is no store.
     pub fn run_on<S: Storage>(
         &self,
         profile: Option<Profile>,
@@ -135,7 +136,11 @@ impl HeaderCase {
                 parse_measure_conversion(self.value.as_bytes(), &base)
                     .map(|(options, url)| conversion_json(&options, &url))
             }
-            other => return Err(RunError::new(format!("there is no header {other}"))),
+            other => {
+                return Err(RunError::new(format!(
+                    "unknown header `{other}`; use one of: save-impression, measure-conversion"
+                )));
+            }
         };
         let expects_error = self.expected.get("error").is_some();
         let same = match &parsed {
@@ -156,7 +161,7 @@ impl HeaderCase {
     }
 }
 
-/// The options of a header, and which of them are defaults.
+/// The options of a header, and the default of every option.
 fn impression_json(options: &ImpressionOptions) -> (Value, Value) {
     let json = |options: &ImpressionOptions| {
         json!({
@@ -193,7 +198,7 @@ fn conversion_json(options: &ConversionOptions, url: &Url) -> (Value, Value) {
     (json(options), json(&defaults))
 }
 
-/// Whether every expected key has its value, and every other its default.
+/// True if every expected key has its value, and every other key has its default.
 fn present(expected: &Value, got: &Value, defaults: &Value) -> bool {
     let (Some(expected), Some(got)) = (expected.as_object(), got.as_object()) else {
         return false;
@@ -205,7 +210,7 @@ fn present(expected: &Value, got: &Value, defaults: &Value) -> bool {
         })
 }
 
-/// Equality of JSON in which 1 is 1.0.
+/// True if two JSON values are equal, where 1 equals 1.0.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),

@@ -5,15 +5,17 @@ use std::{fmt, fs, io};
 
 use thiserror::Error;
 
-use crate::case::Case;
+use crate::case::VectorCase;
 use crate::scenario::{Scenario, ScenarioConfig};
 
-/// The cases of a path, each with where it is from: a folder with `CONFIG.json` of the W3C's files, or
-/// one such file; any other folder of `.jsonl` files, or one of them.
+/// Reads the cases of a path, each with its place in the files.
+///
+/// The path is a `.json` file in the W3C's format, a folder with `CONFIG.json` and such files, a
+/// `.jsonl` file, or a folder with `.jsonl` files.
 ///
 /// # Errors
-/// If it cannot be read, or holds no case.
-pub fn read(path: &Path) -> Result<Vec<(String, Case)>, VectorError> {
+/// If the path cannot be read, or contains no case.
+pub fn read(path: &Path) -> Result<Vec<(String, VectorCase)>, VectorError> {
     if !path.is_dir() {
         if path
             .extension()
@@ -21,7 +23,7 @@ pub fn read(path: &Path) -> Result<Vec<(String, Case)>, VectorError> {
         {
             let scenario = read_w3c(path)?;
             let shown = path.display().to_string();
-            return Ok(vec![(shown, Case::Scenario(Box::new(scenario)))]);
+            return Ok(vec![(shown, VectorCase::Scenario(Box::new(scenario)))]);
         }
         return read_lines(path);
     }
@@ -34,7 +36,7 @@ pub fn read(path: &Path) -> Result<Vec<(String, Case)>, VectorError> {
     files.retain(|file| file.extension().is_some_and(|it| it == extension) && *file != config);
     files.sort();
     if files.is_empty() {
-        let why = format!("no .{extension} files");
+        let why = format!("the folder contains no .{extension} files");
         return Err(VectorError::new(path.display(), why));
     }
     let mut cases = Vec::new();
@@ -42,7 +44,7 @@ pub fn read(path: &Path) -> Result<Vec<(String, Case)>, VectorError> {
         for file in files {
             let scenario = read_w3c(&file)?;
             let shown = file.display().to_string();
-            cases.push((shown, Case::Scenario(Box::new(scenario))));
+            cases.push((shown, VectorCase::Scenario(Box::new(scenario))));
         }
     } else {
         for file in files {
@@ -52,10 +54,11 @@ pub fn read(path: &Path) -> Result<Vec<(String, Case)>, VectorError> {
     Ok(cases)
 }
 
-/// A file of the W3C's format, with `CONFIG.json` beside it unless it has its own configuration.
+/// Reads a file in the W3C's format. If it has no configuration, that of `CONFIG.json` in the same
+/// folder is used.
 ///
 /// # Errors
-/// If it cannot be read, or is no scenario.
+/// If the file cannot be read, or is not a scenario.
 pub fn read_w3c(path: &Path) -> Result<Scenario, VectorError> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut scenario = Scenario::parse(&name, &text(path)?)
@@ -63,7 +66,7 @@ pub fn read_w3c(path: &Path) -> Result<Scenario, VectorError> {
     if !scenario.has_config() {
         let config = path.with_file_name("CONFIG.json");
         let default = text(&config).map_err(|why| {
-            VectorError::new(path.display(), format!("it has no config, and {why}"))
+            VectorError::new(path.display(), format!("the file has no config, and {why}"))
         })?;
         let default = ScenarioConfig::parse(&default)
             .map_err(|error| VectorError::new(config.display(), error))?;
@@ -72,27 +75,27 @@ pub fn read_w3c(path: &Path) -> Result<Scenario, VectorError> {
     Ok(scenario)
 }
 
-/// The cases of a `.jsonl` file, each with its line.
+/// Reads the cases of a `.jsonl` file, each with the file and the number of its line.
 ///
 /// # Errors
-/// If it cannot be read, or a line is no case.
-pub fn read_lines(path: &Path) -> Result<Vec<(String, Case)>, VectorError> {
+/// If the file cannot be read or contains no case, or if a line is not a case.
+pub fn read_lines(path: &Path) -> Result<Vec<(String, VectorCase)>, VectorError> {
     lines(&path.display().to_string(), &text(path)?)
 }
 
-/// The cases of the text of a `.jsonl` file, each with its line.
-pub(crate) fn lines(file: &str, text: &str) -> Result<Vec<(String, Case)>, VectorError> {
+/// Reads the cases of the text of a `.jsonl` file, each with the file and the number of its line.
+pub(crate) fn lines(file: &str, text: &str) -> Result<Vec<(String, VectorCase)>, VectorError> {
     let mut cases = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         if line.trim().is_empty() {
             continue;
         }
         let at = format!("{file}:{number}");
-        let case = Case::parse(line).map_err(|error| VectorError::new(&at, error))?;
+        let case = VectorCase::parse(line).map_err(|error| VectorError::new(&at, error))?;
         cases.push((at, case));
     }
     if cases.is_empty() {
-        return Err(VectorError::new(file, "no cases"));
+        return Err(VectorError::new(file, "the file contains no cases"));
     }
     Ok(cases)
 }
@@ -101,7 +104,7 @@ fn text(path: &Path) -> Result<String, VectorError> {
     fs::read_to_string(path).map_err(|error| VectorError::new(path.display(), error))
 }
 
-/// A file that holds no vectors.
+/// The error of a file that cannot be read as vectors.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{at}: {why}")]
 pub struct VectorError {

@@ -1,8 +1,8 @@
 //! Test vectors of the W3C Attribution API, and a player that runs them on any store.
 //!
-//! A vector is a scenario (a history of calls with what each should give), a header, credit to
-//! allocate, or a site to parse. `docs/vectors.md` describes the formats: the W3C's own, and lines of
-//! JSON. [`vectors`] are ours, which exercise what the W3C's do not.
+//! A vector is a scenario (a history of calls, each with its expected result), a header, credit to
+//! allocate, or a site to parse. `docs/vectors.md` describes the formats: the W3C's own, and lines
+//! of JSON. [`vectors`] returns our own vectors, which exercise what the W3C's do not.
 //!
 //! ```
 //! use bigbird_conformance::{Tally, vectors};
@@ -14,9 +14,9 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | read files | [`read`], [`Case::parse`] |
-//! | run cases on a store of your own | [`Case::run_on`], [`Tally`] |
-//! | play a scenario step by step | [`Scenario::player_on`], [`Event`] |
+//! | read files | [`read`], [`VectorCase::parse`] |
+//! | run cases on a store of your own | [`VectorCase::run_on`], [`Tally`] |
+//! | play a scenario step by step | [`Scenario::player_on`], [`ScenarioEvent`] |
 #![forbid(unsafe_code)]
 
 mod case;
@@ -24,14 +24,15 @@ mod files;
 mod scenario;
 mod tally;
 
-pub use case::{Case, CreditCase, HeaderCase, Mismatch, SiteCase};
+pub use case::{CreditCase, HeaderCase, Mismatch, SiteCase, VectorCase};
 pub use files::{VectorError, read, read_lines, read_w3c};
 pub use scenario::{
-    Event, Expected, Outcome, Prescribed, RunError, Scenario, ScenarioConfig, ScenarioPlayer,
+    EventResult, ExpectedAnswer, RunError, Scenario, ScenarioConfig, ScenarioEvent, ScenarioPlayer,
+    ScriptedRandomness,
 };
 pub use tally::{Failure, Tally};
 
-/// Our files of vectors, by name.
+/// Our own files of vectors, by name.
 const FILES: [(&str, &str); 4] = [
     (
         "activation.jsonl",
@@ -48,12 +49,12 @@ const FILES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Our own vectors, each with where it is from.
+/// Our own vectors, each with its place in the files.
 ///
 /// # Panics
-/// Never: they are part of this crate, and its tests read them.
-#[expect(clippy::expect_used, reason = "what is read is part of this crate")]
-pub fn vectors() -> Vec<(String, Case)> {
+/// Never: the files are part of this crate, and its tests read them.
+#[expect(clippy::expect_used, reason = "the files are part of this crate")]
+pub fn vectors() -> Vec<(String, VectorCase)> {
     let read = |(file, text)| files::lines(file, text).expect("our vectors are well-formed");
     FILES.into_iter().flat_map(read).collect()
 }

@@ -1,38 +1,39 @@
-//! Recorded scenarios: reading them, playing them, and comparing what comes with what was expected.
+//! Recorded scenarios: reading them, playing them, and comparing results with expected ones.
 //!
-//! The formats are those of the W3C's end-to-end tests and of the recorded vectors; `docs/vectors.md`
-//! describes them, with what we add. A file is data of any origin: reading one never panics.
+//! The formats are those of the W3C's end-to-end tests and of the recorded vectors.
+//! `docs/vectors.md` describes them, including our additions. A file may come from anywhere, so
+//! reading it never panics.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use bigbird::{Capacities, Capacity, Decision, MicroEpsilon, Profile, StoreLimits, Timestamp};
-use bigbird_user_agent::protocol::{self, ErrorName, Player, Request};
+use bigbird_user_agent::protocol::{self, AgentRequest, ErrorName, Player};
 use bigbird_user_agent::{
-    AgentError, AggregationProtocol, ApiError, Config, Explanation, Limits, Memory, Randomness,
-    SharedConversion, Storage, UserAgent,
+    AgentError, AggregationProtocol, ApiError, Config, Explanation, Limits, MemoryStore,
+    Randomness, SharedConversion, Storage, UserAgent,
 };
 use serde::Deserialize;
 use thiserror::Error;
 
 use crate::case::Mismatch;
 
-/// A history of calls with what each should give.
+/// A history of calls, each with its expected result.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Scenario {
-    /// Its name; the file's if it has none.
+    /// The name of the scenario. In the W3C's format, it is the name of the file.
     #[serde(default)]
     pub name: String,
-    /// The profile it is for; `w3c-draft` if it does not say.
+    /// The profile that the scenario is for, or none for `w3c-draft`.
     #[serde(default)]
     profile: Option<String>,
-    /// How the user agent is set up.
+    /// The configuration of the user agent.
     config: Option<ScenarioConfig>,
-    /// What happens, in order.
-    pub events: Vec<Event>,
+    /// The events, in order.
+    pub events: Vec<ScenarioEvent>,
 }
 
-/// How the user agent of a scenario is set up.
+/// The configuration of the user agent of a scenario.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScenarioConfig {
@@ -51,43 +52,44 @@ pub struct ScenarioConfig {
     max_conversion_callers_per_impression: usize,
     max_impression_sites_for_conversion: usize,
     max_impression_callers_for_conversion: usize,
-    /// Ours: the conversion-site quota, in µε; the profile's if absent.
+    /// Our addition: the conversion-site quota, in µε. The default is the profile's.
     conversion_site_quota_per_epoch: Option<u64>,
-    /// Ours: the domain cap; the profile's if absent.
+    /// Our addition: the domain cap. The default is the profile's.
     domain_cap: Option<u32>,
-    /// Ours: how long an activation lasts; without it, calls need none.
+    /// Our addition: the duration of an activation. Without it, calls that do not name a tab need
+    /// no activation.
     activation_seconds: Option<i64>,
-    /// Ours: how many impressions an epoch keeps.
+    /// Our addition: the number of units that an epoch keeps.
     impressions_per_epoch: Option<std::num::NonZeroU32>,
-    /// Ours: how many shared conversions are kept.
+    /// Our addition: the number of shared conversions that are kept.
     max_shared_conversions: Option<usize>,
 }
 
-/// Something that happens at a second, and what it should give.
+/// An event at a time in seconds, with its expected result.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Event {
-    /// Seconds since 1970.
+pub struct ScenarioEvent {
+    /// The time, in seconds since 1970.
     pub seconds: i64,
-    /// What happens.
+    /// The call, or another event.
     #[serde(flatten)]
-    pub request: Request,
-    /// What a conversion should give.
-    expected: Option<Expected>,
-    /// The error that another call should give.
+    pub request: AgentRequest,
+    /// The expected answer of a conversion.
+    expected: Option<ExpectedAnswer>,
+    /// The expected error of any other call.
     expected_error: Option<ErrorName>,
-    /// Ours: the one cause to name.
+    /// Our addition: the expected first cause that drops an epoch.
     expected_cause: Option<String>,
-    /// Ours: the random numbers of this report, in order.
+    /// Our addition: the random numbers of this report, in order.
     draws: Option<Vec<f64>>,
-    /// Ours: the random handle of the shared conversion that is created.
+    /// Our addition: the random handle of the shared conversion that is created.
     handle: Option<SharedConversion>,
 }
 
-/// What a conversion should give.
+/// The expected answer of a conversion.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
-pub enum Expected {
+pub enum ExpectedAnswer {
     /// A histogram.
     Histogram(Vec<u32>),
     /// An error.
@@ -98,7 +100,7 @@ impl ScenarioConfig {
     /// Reads a configuration, such as the W3C's `CONFIG.json`.
     ///
     /// # Errors
-    /// If it is no JSON, or lacks something.
+    /// If the text is not JSON, or a key is missing.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
@@ -112,13 +114,16 @@ impl ScenarioConfig {
         };
         let own = base.capacities();
         let capacities = Capacities {
-            querier: finite(self.per_site_privacy_budget),
-            global: given(own.global, self.global_privacy_budget_per_epoch),
-            impression_site: given(own.impression_site, self.impression_site_quota_per_epoch),
-            conversion_site: self
+            querier_budget: finite(self.per_site_privacy_budget),
+            global_budget: given(own.global_budget, self.global_privacy_budget_per_epoch),
+            impression_site_quota: given(
+                own.impression_site_quota,
+                self.impression_site_quota_per_epoch,
+            ),
+            conversion_site_quota: self
                 .conversion_site_quota_per_epoch
-                .map_or(own.conversion_site, finite),
-            user_action: own.user_action,
+                .map_or(own.conversion_site_quota, finite),
+            user_action_budget: own.user_action_budget,
         };
         let mut policy = base.to_builder().capacities(capacities);
         if let Some(cap) = self.domain_cap {
@@ -135,7 +140,7 @@ impl ScenarioConfig {
         let epochs = self.max_lookback_days / self.privacy_budget_epoch_days.max(1);
         if self.privacy_budget_epoch_days == 0 || epochs > 4000 {
             return Err(RunError::new(format!(
-                "privacyBudgetEpochDays must be at least 1 and maxLookbackDays at most 4000 \
+                "privacyBudgetEpochDays must be at least 1, and maxLookbackDays must span at most 4000 \
                  epochs, got {} and {}",
                 self.privacy_budget_epoch_days, self.max_lookback_days
             )));
@@ -170,16 +175,16 @@ impl ScenarioConfig {
     }
 }
 
-/// The random numbers that a scenario prescribes.
+/// A source of randomness that returns the numbers that a scenario prescribes.
 #[derive(Debug)]
-pub struct Prescribed {
+pub struct ScriptedRandomness {
     epoch_start: f64,
     credit: f64,
     draws: std::vec::IntoIter<f64>,
     handle: Option<SharedConversion>,
 }
 
-impl Randomness for Prescribed {
+impl Randomness for ScriptedRandomness {
     fn handle(&mut self, number: u64) -> u128 {
         self.handle.map_or(number.into(), |handle| handle.0)
     }
@@ -194,13 +199,13 @@ impl Randomness for Prescribed {
 }
 
 /// A scenario being played.
-pub type ScenarioPlayer<S> = Player<S, Prescribed>;
+pub type ScenarioPlayer<S> = Player<S, ScriptedRandomness>;
 
 impl Scenario {
-    /// Reads a file of the W3C's format.
+    /// Reads the text of a file in the W3C's format.
     ///
     /// # Errors
-    /// If it is no JSON, or no scenario.
+    /// If the text is not JSON, or not a scenario.
     pub fn parse(name: &str, text: &str) -> Result<Self, serde_json::Error> {
         let mut scenario: Self = serde_json::from_str(text)?;
         name.clone_into(&mut scenario.name);
@@ -208,12 +213,12 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// A conversion without an expectation would pass whatever it gives.
+    /// Refuses a conversion without an expected answer, because it would pass whatever it gives.
     pub(crate) fn check(&self) -> Result<(), serde_json::Error> {
         for (number, event) in self.events.iter().enumerate() {
             let reports = matches!(
                 event.request,
-                Request::MeasureConversion { .. } | Request::TakeShare { .. }
+                AgentRequest::MeasureConversion { .. } | AgentRequest::TakeShare { .. }
             );
             if reports && event.expected.is_none() {
                 let why = format!("event {number}: missing field `expected`");
@@ -223,17 +228,17 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether it has a configuration of its own.
+    /// True if the scenario has its own configuration.
     pub fn has_config(&self) -> bool {
         self.config.is_some()
     }
 
-    /// Gives it a configuration, unless it has one.
+    /// Sets the configuration, unless the scenario has its own.
     pub fn set_default_config(&mut self, default: &ScenarioConfig) {
         self.config.get_or_insert_with(|| default.clone());
     }
 
-    /// The profile to play it under: the given one, or else its own.
+    /// The profile to play the scenario under: the given one, otherwise its own.
     fn profile(&self, given: Option<Profile>) -> Result<Profile, RunError> {
         match (given, &self.profile) {
             (Some(profile), _) => Ok(profile),
@@ -242,18 +247,21 @@ impl Scenario {
         }
     }
 
-    /// A user agent to play it on, which keeps everything in memory.
+    /// A player for the scenario, whose user agent keeps everything in memory.
     ///
     /// # Errors
-    /// If its profile or configuration is invalid.
-    pub fn player(&self, profile: Option<Profile>) -> Result<ScenarioPlayer<Memory>, RunError> {
-        self.player_on(profile, || Ok(Memory::new()))
+    /// If the profile or the configuration is invalid.
+    pub fn player(
+        &self,
+        profile: Option<Profile>,
+    ) -> Result<ScenarioPlayer<MemoryStore>, RunError> {
+        self.player_on(profile, || Ok(MemoryStore::new()))
     }
 
-    /// A user agent to play it on, with a store that is empty.
+    /// A player for the scenario, whose user agent uses the given store, which must be empty.
     ///
     /// # Errors
-    /// If its profile or configuration is invalid, or there is no store.
+    /// If the profile or the configuration is invalid, or there is no store.
     pub fn player_on<S: Storage>(
         &self,
         profile: Option<Profile>,
@@ -263,7 +271,7 @@ impl Scenario {
         let Some(config) = &self.config else {
             return Err(RunError::new("the scenario has no config"));
         };
-        let prescribed = || Prescribed {
+        let prescribed = || ScriptedRandomness {
             epoch_start: config.epoch_start,
             credit: config.fairly_allocate_credit_fraction,
             draws: Vec::new().into_iter(),
@@ -272,33 +280,31 @@ impl Scenario {
         let fraction = config.epoch_start;
         let activation_ms = config.activation_seconds.map(|s| s.saturating_mul(1000));
         let mut config = config.config(profile)?;
-        let policy = &config.policy;
-        let has_actions = policy.domain_cap().is_some() || !policy.matches_own_action();
-        if !has_actions {
+        if !config.policy.reads_user_actions() {
             let agent = UserAgent::in_memory(config.clone(), prescribed());
             if let Some(moment) = self.chooses_start(Player::new(agent, activation_ms)) {
                 config = config.starting_before(moment, fraction);
             }
         }
-        // On an empty store there are no other rules, so it does not matter when that is.
+        // The time matters only for a change of rules, and an empty store has no rules yet.
         let agent = UserAgent::new(config, storage()?, prescribed(), Timestamp(0));
         let agent = agent.map_err(|error| RunError::caused_by(&error))?;
         Ok(Player::new(agent, activation_ms))
     }
 
-    /// The moment by which the draft chooses the start of epochs: that of the first conversion, or
-    /// the oldest that the first clearing of a site's budgets looks at. Which calls are valid does
-    /// not depend on it, so it can be found out by playing.
-    fn chooses_start(&self, mut player: ScenarioPlayer<Memory>) -> Option<Timestamp> {
+    /// The time from which the draft chooses the start of epochs. This is the time of the first
+    /// conversion, or the oldest time that the first clearing of a site's budgets reads. Whether
+    /// calls are valid does not depend on the start, so it can be found by playing the scenario.
+    fn chooses_start(&self, mut player: ScenarioPlayer<MemoryStore>) -> Option<Timestamp> {
         let mut enabled = true;
         for event in &self.events {
             let (now, request) = (event.moment(), &event.request);
             let done = player.play(request, now).is_ok();
             match request {
-                Request::EnableApi => enabled = true,
-                Request::DisableApi => enabled = false,
-                Request::MeasureConversion { .. } if done && enabled => return Some(now),
-                Request::ClearBrowsingHistoryForAttribution {
+                AgentRequest::EnableApi => enabled = true,
+                AgentRequest::DisableApi => enabled = false,
+                AgentRequest::MeasureConversion { .. } if done && enabled => return Some(now),
+                AgentRequest::ClearBrowsingHistoryForAttribution {
                     forget_visits: false,
                     ..
                 } if done => {
@@ -312,7 +318,7 @@ impl Scenario {
         None
     }
 
-    /// Plays it and gives what came out otherwise than expected.
+    /// Plays the scenario, and returns the mismatches.
     ///
     /// # Errors
     /// If the store failed.
@@ -338,18 +344,18 @@ impl Scenario {
     }
 }
 
-/// Why a case could not be run: it makes no sense, or there is no store.
+/// The reason why a case could not be run, such as an invalid configuration or a store that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct RunError(String);
 
 impl RunError {
-    /// For a reason.
+    /// An error with a reason.
     pub fn new(why: impl fmt::Display) -> Self {
         Self(why.to_string())
     }
 
-    /// For an error with its causes, in one line.
+    /// An error with the causes of another error, in one line.
     pub fn caused_by(error: &dyn std::error::Error) -> Self {
         match error.source() {
             Some(source) => Self(format!("{error}: {}", Self::caused_by(source))),
@@ -358,20 +364,20 @@ impl RunError {
     }
 }
 
-/// What an event gave.
+/// The result of an event.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
-    /// A call that gives nothing back.
+pub enum EventResult {
+    /// The event succeeded, and it has no answer.
     Done,
-    /// A report, and why.
+    /// A report, with the decision behind it.
     Report(Vec<u32>, Decision),
-    /// A shared conversion was created, and why.
+    /// The handle of a shared conversion that was created, with the decision behind it.
     Shared(SharedConversion, Decision),
     /// An error.
     Error(ApiError),
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for EventResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("success"),
@@ -382,35 +388,38 @@ impl fmt::Display for Outcome {
     }
 }
 
-impl Event {
-    /// The moment it happens.
+impl ScenarioEvent {
+    /// The time of the event.
     pub fn moment(&self) -> Timestamp {
         Timestamp(self.seconds.saturating_mul(1000))
     }
 
-    /// Plays it.
+    /// Plays the event.
     ///
     /// # Errors
     /// If the store failed.
-    pub fn play<S: Storage>(&self, player: &mut ScenarioPlayer<S>) -> Result<Outcome, S::Error> {
+    pub fn play<S: Storage>(
+        &self,
+        player: &mut ScenarioPlayer<S>,
+    ) -> Result<EventResult, S::Error> {
         self.prescribe(player);
         let now = self.moment();
         match player.play(&self.request, now) {
-            Ok(protocol::Outcome::Done) => Ok(Outcome::Done),
-            Ok(protocol::Outcome::Report(report, decision)) => {
+            Ok(protocol::PlayResult::Done) => Ok(EventResult::Done),
+            Ok(protocol::PlayResult::Report(report, decision)) => {
                 let histogram = report.histogram;
                 let buckets = histogram.map(|histogram| histogram.buckets().to_vec());
-                Ok(Outcome::Report(buckets.unwrap_or_default(), decision))
+                Ok(EventResult::Report(buckets.unwrap_or_default(), decision))
             }
-            Ok(protocol::Outcome::Shared(shared, decision)) => {
-                Ok(Outcome::Shared(shared, decision))
+            Ok(protocol::PlayResult::Shared(shared, decision)) => {
+                Ok(EventResult::Shared(shared, decision))
             }
-            Err(AgentError::Api(error)) => Ok(Outcome::Error(error)),
+            Err(AgentError::Api(error)) => Ok(EventResult::Error(error)),
             Err(AgentError::Store(error)) => Err(error),
         }
     }
 
-    /// Says what its conversion would give, and why, without measuring it.
+    /// Explains what the conversion of this event would give, without measuring it.
     pub fn explain<S: Storage>(&self, player: &mut ScenarioPlayer<S>) -> Option<Explanation> {
         self.prescribe(player);
         player.explain(&self.request, self.moment()).ok().flatten()
@@ -423,29 +432,29 @@ impl Event {
         randomness.handle = self.handle;
     }
 
-    /// What was expected and what came, if they differ.
-    fn differs(&self, outcome: &Outcome) -> Option<(String, String)> {
+    /// The expected and the actual result, if they differ.
+    fn differs(&self, outcome: &EventResult) -> Option<(String, String)> {
         let differ =
             |expected: &dyn fmt::Display| Some((expected.to_string(), outcome.to_string()));
         match (&self.expected, outcome) {
-            (Some(Expected::Histogram(histogram)), Outcome::Report(report, decision)) => {
+            (Some(ExpectedAnswer::Histogram(histogram)), EventResult::Report(report, decision)) => {
                 if histogram != report {
                     return differ(&format!("{histogram:?}"));
                 }
                 self.differs_in_cause(decision)
             }
-            (Some(Expected::Histogram(histogram)), _) => differ(&format!("{histogram:?}")),
-            (Some(Expected::Error(expected)), Outcome::Error(error)) => {
+            (Some(ExpectedAnswer::Histogram(histogram)), _) => differ(&format!("{histogram:?}")),
+            (Some(ExpectedAnswer::Error(expected)), EventResult::Error(error)) => {
                 let same = ErrorName::from(error) == *expected;
                 if same { None } else { differ(expected) }
             }
-            (Some(Expected::Error(expected)), _) => differ(expected),
-            (None, Outcome::Shared(_, decision)) if self.expected_error.is_none() => {
+            (Some(ExpectedAnswer::Error(expected)), _) => differ(expected),
+            (None, EventResult::Shared(_, decision)) if self.expected_error.is_none() => {
                 self.differs_in_cause(decision)
             }
             (None, _) => {
                 let error = match outcome {
-                    Outcome::Error(error) => Some(ErrorName::from(error)),
+                    EventResult::Error(error) => Some(ErrorName::from(error)),
                     _ => None,
                 };
                 match &self.expected_error {
@@ -458,7 +467,7 @@ impl Event {
     }
 }
 
-impl Event {
+impl ScenarioEvent {
     fn differs_in_cause(&self, decision: &Decision) -> Option<(String, String)> {
         let expected = self.expected_cause.as_ref()?;
         let cause = decision.first_cause().map(|cause| cause.to_string());

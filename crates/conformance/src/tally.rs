@@ -1,43 +1,43 @@
-//! Many cases, and what came of them.
+//! The results of many cases.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use crate::case::{Case, Mismatch};
+use crate::case::{Mismatch, VectorCase};
 use crate::scenario::RunError;
 
-/// How many cases passed, and what came out otherwise than expected in the others.
+/// The numbers of cases that passed and failed, and all mismatches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// How many passed.
+    /// The number of cases that passed.
     pub passed: usize,
-    /// How many did not.
+    /// The number of cases that failed.
     pub failed: usize,
-    /// Every mismatch of those.
+    /// Every mismatch of the cases that failed.
     pub failures: Vec<Failure>,
 }
 
-/// A mismatch, and the case that it is of.
+/// A mismatch, and its case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// Where the case is from.
+    /// The place of the case in the files.
     pub file: String,
-    /// Its name.
+    /// The name of the case.
     pub case: String,
-    /// What came out otherwise.
+    /// The mismatch.
     #[serde(flatten)]
     pub mismatch: Mismatch,
 }
 
 impl Tally {
-    /// Runs cases, each with where it is from.
+    /// Runs cases, each given with its place in the files.
     ///
     /// # Errors
-    /// The first case that cannot be run, with where it is from.
+    /// If a case cannot be run. The error names the first such case and its place.
     pub fn of<'c>(
-        cases: impl IntoIterator<Item = &'c (String, Case)>,
-        mut run: impl FnMut(&Case) -> Result<Vec<Mismatch>, RunError>,
+        cases: impl IntoIterator<Item = &'c (String, VectorCase)>,
+        mut run: impl FnMut(&VectorCase) -> Result<Vec<Mismatch>, RunError>,
     ) -> Result<Self, RunError> {
         let mut tally = Self::default();
         for (file, case) in cases {

@@ -1,12 +1,12 @@
-//! Cases are read, run, and found to differ when they do.
+//! Cases are read and run, and mismatches are found.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
 
-use bigbird_conformance::Case;
+use bigbird_conformance::VectorCase;
 
-/// The examples of `docs/vectors.md` are cases, and pass.
+/// The examples of `docs/vectors.md` are cases that pass.
 #[test]
 fn the_documented_examples_pass() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vectors.md");
@@ -15,14 +15,14 @@ fn the_documented_examples_pass() {
     assert_eq!(examples.len(), 4);
     for line in examples {
         assert_eq!(
-            Case::parse(line).unwrap().run(None),
+            VectorCase::parse(line).unwrap().run(None),
             Ok(Vec::new()),
             "{line}"
         );
     }
 }
 
-/// A vector that expects something else is found to differ.
+/// A vector with a wrong expectation fails.
 #[test]
 fn a_wrong_expectation_is_noticed() {
     let wrong = [
@@ -35,7 +35,7 @@ fn a_wrong_expectation_is_noticed() {
             "expected": {"histogramIndex": 1, "priority": 2}}"#,
     ];
     for line in wrong {
-        let case = Case::parse(line).unwrap();
+        let case = VectorCase::parse(line).unwrap();
         assert_eq!(case.run(None).unwrap().len(), 1, "{line}");
     }
 }
@@ -50,10 +50,10 @@ fn what_is_no_case_is_an_error() {
         "{\"header\": 1}",
         "{\"credit\": []}",
     ] {
-        assert!(Case::parse(line).is_err(), "{line}");
+        assert!(VectorCase::parse(line).is_err(), "{line}");
     }
     let unknown = r#"{"name": "x", "profile": "nobody", "events": []}"#;
-    let error = Case::parse(unknown).unwrap().run(None).unwrap_err();
+    let error = VectorCase::parse(unknown).unwrap().run(None).unwrap_err();
     let error = error.to_string();
-    assert!(error.contains("there is no profile `nobody`"), "{error}");
+    assert!(error.contains("unknown profile `nobody`"), "{error}");
 }

@@ -1,6 +1,6 @@
-//! What a run costs: `cargo bench -p bigbird-lab --bench replay`, in CPU-seconds where the system tells
-//! them. The rows take turns, and the median is printed. With `-- --instructions`, the instructions of a
-//! run over fewer actions are counted instead.
+//! Measures the cost of a run, in CPU-seconds if the system reports them:
+//! `cargo bench -p bigbird-lab --bench replay`. The rows take turns, and the median is printed.
+//! With `-- --instructions`, it counts the instructions of a run over fewer actions instead.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(clippy::cast_precision_loss, reason = "counts of events")]
 
@@ -77,7 +77,7 @@ fn main() {
                 conversion_sites: 1,
                 ..Strength::of_paper(cap)
             };
-            // What policies give without attack is kept by a laboratory, and is not part of this.
+            // A laboratory keeps the run without attack, so its time is not measured here.
             let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 1).unwrap();
             if attacker.is_some() {
                 laboratory.run(policy, None).unwrap();
@@ -104,13 +104,13 @@ fn main() {
     if let Some(peak) = peak_memory() {
         println!(
             "\n{:<52} {peak:>8.0} MB (at most 150 MB)",
-            "most memory of all of it"
+            "peak memory of this process"
         );
     }
     grow();
 }
 
-/// The same for a million actions, however many there are.
+/// Prints the time per million actions for workloads of several sizes. All times should be similar.
 fn grow() {
     println!("\n{:<52} {:>10}", "random attacker, cap 2, by size", "CPU");
     for (scale, conversion_sites) in [(0.1, 1), (0.2, 2), (0.4, 4)] {
@@ -136,13 +136,13 @@ fn grow() {
         let millions = workload.len() as f64 / 1e6;
         println!(
             "{:<52} {:>8.2} s",
-            format!("for each million of {millions:.1} million actions"),
+            format!("per million, of {millions:.1} million actions"),
             (now() - begin) / millions
         );
     }
 }
 
-/// The CPU-seconds of this process, or seconds of the clock where the system does not tell.
+/// The CPU-seconds of this process, or elapsed seconds if the system does not report CPU time.
 fn now() -> f64 {
     static BEGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     let used = || -> Option<f64> {
@@ -155,7 +155,7 @@ fn now() -> f64 {
     used().unwrap_or_else(|| BEGIN.elapsed().as_secs_f64())
 }
 
-/// What the system says this process has used at most.
+/// The peak memory of this process in MB, as the system reports it.
 fn peak_memory() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

@@ -1,9 +1,10 @@
-//! An attacker of your own: `cargo run --release -p bigbird-lab --example attacker`.
+//! An attacker that is not built in: `cargo run --release -p bigbird-lab --example attacker`.
 //!
-//! It leads the user to one Sybil at random, and asks for whatever is on the device.
+//! This one leads the user to one Sybil at random, and requests a report about every Sybil that has
+//! an impression on the device.
 
 use bigbird::Profile;
-use bigbird_lab::attack::{Attack, Attacker, Stage, Strength};
+use bigbird_lab::attack::{Attack, AttackStage, Attacker, Strength};
 use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::workload::QuerierOptions;
@@ -16,7 +17,7 @@ impl Attacker for Wanderer {
         "wanderer"
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         let sybil = stage.random_below(stage.strength().sybils);
         let known = stage.with_impression().to_vec();
         stage.save(sybil);
@@ -45,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let attacked = laboratory.run(&policy, Some(attack))?;
         let held = attacked.resilience.as_ref().is_some_and(Resilience::hold);
         println!(
-            "{profile}: {:.1}% without attack, {:.1}% with; bounds {}",
+            "{profile}: median error {:.1}% without attack, {:.1}% with; bounds {}",
             percent(alone.error(50.0)),
             percent(attacked.error(50.0)),
             if held { "hold" } else { "are broken" }

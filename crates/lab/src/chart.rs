@@ -1,13 +1,13 @@
 //! Charts as SVG: lines over a parameter, and stacked bars.
 //!
-//! A chart carries its colours as classes, so that a page can give it others; on its own it follows
-//! the reader's light or dark setting. Every point tells its value when pointed at.
+//! The colours of a chart are CSS classes, so that a page can override them. They follow the
+//! reader's light or dark setting. Every point has a tooltip with its value.
 
 use std::fmt::Write as _;
 
 use crate::text::{escape, short};
 
-/// How a chart looks on its own, and in the report.
+/// The style sheet of charts, both as files and in the report.
 pub const STYLE: &str = "\
 .chart{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;--ink:#1f2328;--soft:#59636e;\
 --grid:#d8dee4;--ground:#fff;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#a4508b;--c4:#7d6608;\
@@ -16,7 +16,8 @@ pub const STYLE: &str = "\
 --ground:#0d1117;--c0:#58a6ff;--c1:#ff9a56;--c2:#3fd29a;--c3:#e08fc5;--c4:#d9c04f;--c5:#9198a1}}\
 .chart text{fill:var(--ink)}.chart .soft{fill:var(--soft)}.chart .grid{stroke:var(--grid)}\
 .chart .ground{fill:var(--ground)}.chart .line{fill:none;stroke-width:2.5}\
-.chart .dashed{stroke-dasharray:5 4;stroke-width:1.5}.chart .flat{stroke-width:2}.chart .flat.s1{stroke-dasharray:10 5}.chart .flat.s3{stroke-dasharray:3 6}\
+.chart .dashed{stroke-dasharray:5 4;stroke-width:1.5}.chart .flat{stroke-width:2}\
+.chart .flat.s1{stroke-dasharray:10 5}.chart .flat.s3{stroke-dasharray:3 6}\
 .chart .paper{fill:var(--ground);stroke:var(--ink);stroke-width:1.5}\
 .chart .s0{stroke:var(--c0)}.chart .s1{stroke:var(--c1)}.chart .s2{stroke:var(--c2)}\
 .chart .s3{stroke:var(--c3)}.chart .s4{stroke:var(--c4)}.chart .s5{stroke:var(--c5)}\
@@ -26,43 +27,43 @@ pub const STYLE: &str = "\
 /// A chart.
 #[derive(Debug, Clone, Default)]
 pub struct Chart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What is varied.
+    /// The label of the horizontal axis: the parameter that is varied.
     pub x_label: String,
-    /// What is measured.
+    /// The label of the vertical axis: what is measured.
     pub y_label: String,
-    /// The values of what is varied: where they stand, and how they are called.
+    /// The values of the parameter: their positions and their labels.
     pub ticks: Vec<(f64, String)>,
-    /// What is drawn over them.
+    /// The lines, or the layers of the bars.
     pub series: Vec<Series>,
-    /// Whether the series are stacked bars instead of lines.
+    /// True if the series are stacked bars instead of lines.
     pub stacked: bool,
-    /// What to set beside it: values of the paper.
+    /// Values of the paper, drawn for comparison.
     pub paper: Vec<(f64, f64)>,
 }
 
 /// A line, or one layer of stacked bars.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// Its name.
+    /// The name in the legend.
     pub name: String,
-    /// Its colour, 0 to 5.
+    /// The colour, 0 to 5.
     pub colour: u8,
-    /// How it is drawn.
+    /// The style of the line.
     pub stroke: Stroke,
-    /// Its points.
+    /// The points.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a line is drawn.
+/// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stroke {
-    /// With a dot at each point.
+    /// A line with a dot at each point.
     Solid,
-    /// Thinner, without dots.
+    /// A thin dashed line with small dots.
     Dashed,
-    /// Across the whole chart, at the height of its only point.
+    /// A horizontal line across the whole chart, at the height of its only point.
     Flat,
 }
 
@@ -74,7 +75,7 @@ const BOTTOM: f64 = 50.0;
 const LINE: f64 = 18.0;
 
 impl Chart {
-    /// Numbers as ticks, each where it is.
+    /// Ticks for numbers, each at its value.
     pub fn numbers(values: impl IntoIterator<Item = f64>) -> Vec<(f64, String)> {
         values
             .into_iter()
@@ -82,14 +83,14 @@ impl Chart {
             .collect()
     }
 
-    /// A handful of round numbers from 0 on.
+    /// Ticks for a handful of round numbers from 0 to about `last`.
     pub fn round_numbers(last: f64) -> Vec<(f64, String)> {
         let step = nice_step(last.max(1e-9));
         let ticks = (0..=10).map(|tick| f64::from(tick) * step);
         Self::numbers(ticks.take_while(|value| *value <= last + step / 2.0))
     }
 
-    /// Names as ticks, side by side.
+    /// Ticks for names, at equal distances.
     pub fn names(names: impl IntoIterator<Item = String>) -> Vec<(f64, String)> {
         (0_u32..)
             .zip(names)
@@ -97,7 +98,7 @@ impl Chart {
             .collect()
     }
 
-    /// The chart as a file of its own.
+    /// The chart as an SVG file.
     pub fn to_file(&self) -> String {
         let (body, height) = self.body();
         format!(
@@ -107,7 +108,7 @@ impl Chart {
         )
     }
 
-    /// The chart as a part of a page that has [`STYLE`].
+    /// The chart as part of a page that includes [`STYLE`].
     pub fn to_inline(&self) -> String {
         let (body, height) = self.body();
         format!(
@@ -117,7 +118,7 @@ impl Chart {
         )
     }
 
-    /// What is drawn, and how high it is.
+    /// The contents of the chart, and its height.
     fn body(&self) -> (String, f64) {
         let mut svg = String::new();
         let top = self.heading(&mut svg);
@@ -132,7 +133,7 @@ impl Chart {
             let (at, up) = (frame.x(*x), frame.y(*y));
             let _ = write!(
                 svg,
-                "<path class=\"paper\" d=\"M{at:.1} {:.1}l5 5l-5 5l-5 -5z\"><title>the paper: \
+                "<path class=\"paper\" d=\"M{at:.1} {:.1}l5 5l-5 5l-5 -5z\"><title>paper: \
                  {}%</title></path>",
                 up - 5.0,
                 short(*y)
@@ -141,7 +142,7 @@ impl Chart {
         (svg, top + HEIGHT - 40.0)
     }
 
-    /// Title and legend; where they end.
+    /// Draws the title and the legend. Returns the height at which they end.
     fn heading(&self, svg: &mut String) -> f64 {
         let _ = write!(
             svg,
@@ -153,7 +154,7 @@ impl Chart {
             .series
             .iter()
             .map(|series| (series.name.as_str(), Some(series)));
-        let paper = (!self.paper.is_empty()).then_some(("the paper, median", None));
+        let paper = (!self.paper.is_empty()).then_some(("paper, median", None));
         for (name, series) in entries.chain(paper) {
             #[expect(clippy::cast_precision_loss, reason = "a few letters")]
             let width = 36.0 + 6.6 * name.chars().count() as f64;
@@ -214,7 +215,7 @@ impl Chart {
                 let _ = write!(path, "{step}{:.1} {:.1}", frame.x(*x), frame.y(*y));
             }
             let _ = write!(svg, "<path class=\"{class}\" d=\"{path}\"/>");
-            // Dots of a dense line would hide it.
+            // Dots would hide a dense line.
             const MOST_DOTS: usize = 30;
             for (x, y) in series
                 .points
@@ -271,7 +272,7 @@ impl Chart {
         tick.map_or("", |(_, name)| name)
     }
 
-    /// The highest value that is drawn.
+    /// The largest value that is drawn.
     fn highest(&self) -> f64 {
         let heights: Vec<f64> = if self.stacked {
             let sum = |x: f64| -> f64 {
@@ -299,7 +300,7 @@ impl Series {
     }
 }
 
-/// Where values are drawn.
+/// The area in which values are drawn.
 struct Frame {
     top: f64,
     bottom: f64,
@@ -398,7 +399,7 @@ impl Frame {
     }
 }
 
-/// A step of 1, 2 or 5 times a power of ten that divides a height into a handful of parts.
+/// A step of 1, 2 or 5 times a power of ten that divides the height into a handful of parts.
 fn nice_step(highest: f64) -> f64 {
     let rough = highest / 5.0;
     let power = 10_f64.powf(rough.log10().floor());

@@ -1,18 +1,18 @@
-//! What a workload contains: counts, and the paper's workload parameters at percentiles.
+//! Descriptions of workloads: counts, and the paper's workload parameters at percentiles.
 
-use bigbird::{PolicyError, Workload as Parameters};
+use bigbird::{PolicyError, WorkloadParameters};
 
 use crate::workload::read::ReadError;
-use crate::workload::{Event, Kind, Workload};
+use crate::workload::{EventKind, Workload, WorkloadEvent};
 
 /// The percentiles of the paper's table of workload parameters.
 pub const PERCENTILES: [f64; 6] = [50.0, 80.0, 85.0, 90.0, 95.0, 99.0];
 
 /// The paper's table (section Quota Configuration on Criteo): N, M and n at those percentiles.
 ///
-/// N and n are even at every percentile, which no smooth distribution of sites gives: they look
-/// doubled, probably because it counts a site once for clicks and once for landed clicks. Half of
-/// each is what we count.
+/// N and n are even at every percentile, which no smooth distribution of sites would give. They
+/// look doubled, probably because the paper counts a site once for clicks and once for landed
+/// clicks. We count half of each.
 pub const OF_PAPER: [[u32; 3]; 6] = [
     [2, 1, 2],
     [4, 2, 2],
@@ -22,41 +22,42 @@ pub const OF_PAPER: [[u32; 3]; 6] = [
     [8, 4, 8],
 ];
 
-/// What a workload contains.
+/// The contents of a workload.
 #[derive(Debug, Clone, Default)]
 pub struct Description {
-    /// How many devices there are.
+    /// The number of devices.
     pub devices: u64,
-    /// How many of them convert.
+    /// The number of devices with a conversion.
     pub converting_devices: u64,
-    /// How many impressions.
+    /// The number of impressions.
     pub impressions: u64,
-    /// How many conversions.
+    /// The number of conversions.
     pub conversions: u64,
-    /// How many impression sites have an impression.
+    /// The number of impression sites with an impression.
     pub impression_sites: usize,
-    /// How many conversion sites have an impression or a conversion.
+    /// The number of conversion sites with an impression or a conversion.
     pub conversion_sites: usize,
-    /// The impressions of the busiest impression sites, by number, busiest first.
+    /// The busiest impression sites, each with its number of impressions, busiest first.
     pub busiest_impression_sites: Vec<(u32, u64)>,
-    /// The conversions of the busiest conversion sites, by number, busiest first.
+    /// The busiest conversion sites, each with its number of conversions, busiest first.
     pub busiest_conversion_sites: Vec<(u32, u64)>,
-    /// Impressions of each device.
+    /// The number of impressions of each device.
     pub impressions_of_device: Counts,
-    /// Conversions of each device that converts.
+    /// The number of conversions of each device that has any.
     pub conversions_of_device: Counts,
-    /// Unique conversion sites that convert within reach of an epoch's impressions, for each device and
-    /// epoch with any: bounds N.
+    /// The number of unique conversion sites that convert while an epoch's impressions are within
+    /// the lookback, for each device and epoch that has any. It bounds N.
     pub conversion_sites_of_device: Counts,
-    /// Unique impression sites of each device and epoch: bounds M.
+    /// The number of unique impression sites of each device and epoch. It bounds M.
     pub impression_sites_of_device: Counts,
-    /// Unique conversion sites that convert after an impression on one site, for each device, epoch and
-    /// impression site with any: bounds n. Where it is not known which impression a conversion comes
-    /// from, every site of the device that advertised it counts.
+    /// The number of unique conversion sites that convert after an impression on one site, for each
+    /// device, epoch and impression site that has any. It bounds n. If it is not known which
+    /// impression site a conversion came from, every site counts that showed the device an ad for
+    /// the conversion site in the epoch.
     pub fan_out: Counts,
 }
 
-/// How often each small number was counted.
+/// A histogram of small numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     of: Vec<u64>,
@@ -64,7 +65,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts one more of a number.
+    /// Adds a number.
     pub fn add(&mut self, number: usize) {
         if self.of.len() <= number {
             self.of.resize(number + 1, 0);
@@ -73,7 +74,7 @@ impl Counts {
         self.total += 1;
     }
 
-    /// Counts all that were counted elsewhere.
+    /// Adds all numbers of another histogram.
     pub(crate) fn add_all(&mut self, other: &Self) {
         if self.of.len() < other.of.len() {
             self.of.resize(other.of.len(), 0);
@@ -84,17 +85,17 @@ impl Counts {
         self.total += other.total;
     }
 
-    /// Every number, with how often it was counted.
+    /// Every number, with how often it was added.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..).zip(self.of.iter().copied())
     }
 
-    /// How many were counted.
+    /// The number of numbers that were added.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The number at a percentile, by the nearest rank; none if nothing was counted.
+    /// The number at a percentile, by the nearest rank. None if nothing was added.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -115,21 +116,22 @@ impl Counts {
     }
 }
 
-/// How many of the busiest sites a description names.
+/// The number of busiest sites that a description lists.
 const BUSIEST: usize = 8;
 
 impl Description {
-    /// Looks through a workload, in which a conversion looks at its own epoch and so many before.
+    /// Describes a workload in which a conversion looks at its own epoch and the `lookback_epochs`
+    /// epochs before.
     ///
     /// # Errors
-    /// If a part is on disk and cannot be read.
+    /// If a part of the workload is on disk and cannot be read.
     pub fn new(workload: &Workload, lookback_epochs: u16) -> Result<Self, ReadError> {
-        let mut looked = Looked {
+        let mut looked = DescriptionBuilder {
             lookback_epochs,
             shown: vec![0; workload.impression_site_names.len()],
             advertised: vec![0; workload.conversion_site_names.len()],
             converted: vec![0; workload.conversion_site_names.len()],
-            ..Looked::default()
+            ..DescriptionBuilder::default()
         };
         for number in 0..workload.parts() {
             let part = workload.part(number)?;
@@ -137,7 +139,7 @@ impl Description {
                 looked.device(part.range(device).map(|at| part.event(at)));
             }
         }
-        let Looked {
+        let DescriptionBuilder {
             shown,
             advertised,
             converted,
@@ -168,25 +170,25 @@ impl Description {
         ]
     }
 
-    /// N, M and n at a percentile; 0 where nothing was counted.
+    /// N, M and n at a percentile. 0 if nothing was counted.
     pub fn at(&self, percentile: f64) -> [u32; 3] {
         self.parameters()
             .map(|counts| counts.percentile(percentile).unwrap_or(0))
     }
 }
 
-/// Workload parameters: N, M and n, and the same for the closed form.
+/// Workload parameters, as numbers and as the closed form takes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     /// N, M and n.
     pub numbers: [u32; 3],
-    /// As the closed form wants them.
-    pub parameters: Parameters,
+    /// The same as parameters of the closed form.
+    pub parameters: WorkloadParameters,
 }
 
 impl Estimate {
-    /// What is at a percentile of counts of N, M and n, if intermediaries spend a share `r` of a
-    /// querier budget; none if nothing was counted.
+    /// The parameters at a percentile of the counts of N, M and n, if intermediaries spend a share
+    /// `r` of a querier budget. None if nothing was counted.
     pub(crate) fn at(
         counts: [&Counts; 3],
         percent: f64,
@@ -203,7 +205,7 @@ impl Estimate {
         let numbers = [conversion_sites, impression_sites, fan_out].map(|number| number.max(1));
         Ok(Some(Self {
             numbers,
-            parameters: Parameters::new(numbers[0], numbers[1], numbers[2], r)?,
+            parameters: WorkloadParameters::new(numbers[0], numbers[1], numbers[2], r)?,
         }))
     }
 }
@@ -217,40 +219,40 @@ fn busiest(counts: &[u64]) -> Vec<(u32, u64)> {
 }
 
 #[derive(Default)]
-struct Looked {
+struct DescriptionBuilder {
     description: Description,
     lookback_epochs: u16,
     shown: Vec<u64>,
     advertised: Vec<u64>,
     converted: Vec<u64>,
-    /// The impressions of a device.
+    /// The impressions of the current device.
     impressions: Vec<Impressed>,
-    /// Its conversions.
+    /// The conversions of the current device.
     conversions: Vec<Converted>,
     converting: Vec<u32>,
     pairs: Vec<(u32, u32)>,
 }
 
-/// Epoch, impression site, conversion site.
+/// An impression: its epoch, impression site and conversion site.
 type Impressed = (u16, u32, u32);
 
-/// Epoch, conversion site, and the impression site it came from.
+/// A conversion: its epoch, its conversion site, and the impression site it came from.
 type Converted = (u16, u32, Option<u32>);
 
-impl Looked {
-    fn device(&mut self, events: impl Iterator<Item = Event>) {
+impl DescriptionBuilder {
+    fn device(&mut self, events: impl Iterator<Item = WorkloadEvent>) {
         self.impressions.clear();
         self.conversions.clear();
         let description = &mut self.description;
         for event in events {
             let conversion_site = event.conversion_site;
             match event.kind {
-                Kind::Impression { site, .. } => {
+                EventKind::Impression { site, .. } => {
                     self.shown[site as usize] += 1;
                     self.advertised[conversion_site as usize] += 1;
                     self.impressions.push((event.epoch, site, conversion_site));
                 }
-                Kind::Conversion { came_from, .. } => {
+                EventKind::Conversion { came_from, .. } => {
                     self.converted[conversion_site as usize] += 1;
                     self.conversions
                         .push((event.epoch, conversion_site, came_from));
@@ -278,7 +280,7 @@ impl Looked {
         self.impressions = impressions;
     }
 
-    /// What a device does about the impressions of one epoch.
+    /// Counts what a device does about the impressions of one epoch.
     fn epoch(&mut self, impressions: &[Impressed]) {
         let epoch = impressions[0].0;
         let reach = epoch..=epoch.saturating_add(self.lookback_epochs);

@@ -1,25 +1,24 @@
-//! Experiments: a policy, an attacker or none, and what came of it, as JSON.
+//! Experiments: a policy with or without an attacker, and the JSON of its results.
 
 use std::sync::Arc;
 
-use bigbird::{FilterKind, MicroEpsilon, Policy, Profile};
+use bigbird::{FilterKind, Limit, MicroEpsilon, Policy, Profile};
 use serde_json::{Value, json};
 
 use crate::attack::{Attack, Attacker, Strength};
 use crate::metrics::Batch;
-use crate::replay::Blocked;
 use crate::resilience::Resilience;
-use crate::simulate::{LabError, Laboratory, Outcome};
+use crate::simulate::{LabError, Laboratory, RunResult};
 use crate::workload::Workload;
 
-/// What is run.
+/// The policy and the attacker of a run.
 #[derive(Clone)]
 pub struct Experiment {
     /// The profile that the policy comes from.
     pub profile: Profile,
-    /// The rules of every device.
+    /// The policy of every device.
     pub policy: Policy,
-    /// Who attacks, and how strong it is.
+    /// The attacker and its strength, or none.
     pub attack: Option<(&'static dyn Attacker, Strength)>,
 }
 
@@ -48,27 +47,27 @@ impl Experiment {
         self.attack.map_or("none", |(attacker, _)| attacker.name())
     }
 
-    /// How strong the attacker is.
+    /// The strength of the attacker, if there is one.
     pub fn strength(&self) -> Option<Strength> {
         self.attack.map(|(_, strength)| strength)
     }
 
-    /// A capacity in epsilons, if it is limited.
+    /// A capacity in ε. None if it is unlimited.
     pub fn capacity(&self, kind: FilterKind) -> Option<f64> {
         let capacity = self.policy.capacities().of(kind);
         capacity.amount().map(MicroEpsilon::to_epsilon)
     }
 
-    /// The domain cap.
-    pub fn cap(&self) -> Option<u32> {
+    /// The domain cap, if the policy has one.
+    pub fn domain_cap(&self) -> Option<u32> {
         self.policy.domain_cap().map(std::num::NonZeroU32::get)
     }
 
-    /// Runs it. The attacker's random choices follow from the seed.
+    /// Runs the experiment. The seed decides the attacker's random choices.
     ///
     /// # Errors
     /// If a part of the workload is on disk and cannot be read.
-    pub fn run(&self, laboratory: &Laboratory<'_>, seed: u64) -> Result<Arc<Outcome>, LabError> {
+    pub fn run(&self, laboratory: &Laboratory<'_>, seed: u64) -> Result<Arc<RunResult>, LabError> {
         let attack = self.attack.map(|(attacker, strength)| Attack {
             attacker,
             strength,
@@ -77,8 +76,8 @@ impl Experiment {
         laboratory.run(&self.policy, attack)
     }
 
-    /// What was run and what came of it.
-    pub fn to_json(&self, suite: &str, outcome: &Outcome, workload: &Workload) -> Value {
+    /// The experiment and its results, as in `results.json`.
+    pub fn to_json(&self, suite: &str, outcome: &RunResult, workload: &Workload) -> Value {
         let strength = self.strength();
         let batches: Vec<Value> = outcome
             .batches
@@ -90,19 +89,19 @@ impl Experiment {
             "suite": suite,
             "profile": self.profile.to_string(),
             "attacker": self.attacker(),
-            "querier": self.capacity(FilterKind::Querier),
-            "global": self.capacity(FilterKind::Global),
-            "impressionSite": self.capacity(FilterKind::ImpressionSite),
-            "conversionSite": self.capacity(FilterKind::ConversionSite),
-            "cap": self.policy.domain_cap(),
+            Limit::QuerierBudget.key(): self.capacity(FilterKind::QuerierBudget),
+            Limit::GlobalBudget.key(): self.capacity(FilterKind::GlobalBudget),
+            Limit::ImpressionSiteQuota.key(): self.capacity(FilterKind::ImpressionSiteQuota),
+            Limit::ConversionSiteQuota.key(): self.capacity(FilterKind::ConversionSiteQuota),
+            Limit::DomainCap.key(): self.policy.domain_cap(),
             "siteCharging": self.policy.site_charging().name(),
             "sybils": strength.map(|strength| strength.sybils),
-            "rankStart": strength.map(|strength| strength.first_rank),
+            "firstRank": strength.map(|strength| strength.first_rank),
             "median": outcome.error(50.0),
             "p95": outcome.error(95.0),
             "blocked": blocked_json(&outcome.blocked()),
             "blockedShare": share_json(outcome),
-            "globalConsumed": spent.map(|(honest, attacker)| json!({
+            "globalBudgetConsumed": spent.map(|(honest, attacker)| json!({
                 "honest": honest,
                 "attacker": attacker,
                 "deviceEpochs": outcome.spent.device_epochs,
@@ -129,16 +128,16 @@ fn batch_json(batch: &Batch, workload: &Workload) -> Value {
     })
 }
 
-fn blocked_json(blocked: &[u64; Blocked::ALL.len()]) -> Value {
+fn blocked_json(blocked: &[u64; Limit::ALL.len()]) -> Value {
     by_cause(|cause| json!(blocked[cause as usize]))
 }
 
-fn share_json(outcome: &Outcome) -> Value {
+fn share_json(outcome: &RunResult) -> Value {
     by_cause(|cause| json!(outcome.blocked_share(cause)))
 }
 
-fn by_cause(value: impl Fn(Blocked) -> Value) -> Value {
-    let fields = Blocked::ALL.map(|cause| (cause.name().to_owned(), value(cause)));
+fn by_cause(value: impl Fn(Limit) -> Value) -> Value {
+    let fields = Limit::ALL.map(|cause| (cause.key().to_owned(), value(cause)));
     Value::Object(fields.into_iter().collect())
 }
 
@@ -150,8 +149,8 @@ fn resilience_json(resilience: &Resilience) -> Value {
         "held": resilience.hold(),
         "impressionSiteQuotas": bounds.quotas.impression_sites,
         "conversionSiteQuotas": bounds.quotas.conversion_sites,
-        "globalByQuotas": epsilons(bounds.by_quotas),
-        "globalByUserAction": epsilons(bounds.by_user_action),
+        "globalBudgetByQuotas": epsilons(bounds.by_quotas),
+        "globalBudgetByUserAction": epsilons(bounds.by_user_action),
         "actionsToDrain": bounds.actions_to_drain,
         "touched": resilience.touched,
         "drained": resilience.drained_budgets,

@@ -1,16 +1,17 @@
-//! The laboratory: what budgets and quotas cost honest queriers, and what attackers can still do.
+//! The laboratory measures what budgets and quotas cost honest queriers, and what attackers can
+//! still do.
 //!
-//! * A [`Workload`](workload::Workload) is what a population of devices does: read from tables of any
-//!   size or from Criteo's files, or generated.
-//! * A [`Laboratory`](simulate::Laboratory) replays it ([`replay`]) on the core's own budget manager,
-//!   under a policy, with or without an attacker ([`attack`]), and tells how wrong the sums of reports
-//!   become and what blocked them ([`metrics`]), and whether the attacker stayed within the bounds of the
-//!   resilience theorem ([`resilience`]).
-//! * With it the [`paper`]'s evaluation is reproduced; capacities are found for what devices do
-//!   ([`describe`], [`tune`]); and an advertiser's measurement is planned ([`mod@plan`]).
+//! * A [`Workload`](workload::Workload) is what a population of devices does. It is read from
+//!   tables of any size or from Criteo's files, or generated.
+//! * A [`Laboratory`](simulate::Laboratory) replays it ([`replay`]) on the budget manager of the
+//!   `bigbird` crate, under a policy, with or without an attacker ([`attack`]). It reports the
+//!   error of sums of reports and which limits blocked reports ([`metrics`]), and whether the
+//!   attacker stayed within the bounds of the resilience theorem ([`resilience`]).
+//! * It serves to reproduce the [`paper`]'s evaluation, to find capacities for what devices do
+//!   ([`describe`], [`tune`]), and to plan an advertiser's measurement ([`mod@plan`]).
 //!
-//! Devices are independent, so they are shared out among threads; results are the same, byte for
-//! byte, for any number of threads, and for the same seed.
+//! Devices are independent, so they are divided among threads. For the same seed, results are the
+//! same, byte for byte, with any number of threads.
 //!
 //! ```
 //! use bigbird::Profile;
@@ -20,7 +21,8 @@
 //!
 //! let population = Population { preset: Preset::Published, scale: 0.001, seed: 1 };
 //! let workload = population.generate();
-//! let options = QuerierOptions { min_conversions_a_day: 10, min_batch: 200, ..Default::default() };
+//! let options =
+//!     QuerierOptions { min_conversions_a_day: 10, min_batch: 200, ..Default::default() };
 //! let laboratory = Laboratory::new(&workload, options, 2)?;
 //! let outcome = laboratory.run(&Profile::BigBird.policy(), None)?;
 //! assert!(outcome.error(50.0).is_some_and(|median| median > 0.0));

@@ -1,46 +1,47 @@
-//! Metrics: how wrong the sums of reports are, and why.
+//! Metrics: the error of sums of reports, and its causes.
 
-use crate::replay::{Blocked, Given};
+use crate::replay::ReportOutcome;
 use crate::workload::{BUCKETS, Querier, QuerierOptions};
+use bigbird::Limit;
 
-/// The sum of a batch of reports of one querier.
+/// A batch of reports of one querier, and the error of their sum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// The querier's number among conversion sites.
     pub conversion_site: u32,
-    /// What each report costs.
+    /// The ε of a report.
     pub epsilon: f64,
     /// The scale of the noise on each bucket.
     pub noise_scale: f64,
-    /// How many reports.
+    /// The number of reports.
     pub size: usize,
-    /// The sum if nothing were blocked.
+    /// The sum without any limit.
     pub full: [u64; BUCKETS],
-    /// The sum.
+    /// The sum of what was not blocked.
     pub kept: [u64; BUCKETS],
-    /// RMSRE_τ: the root of the mean over buckets of the squared error, relative to the bucket.
+    /// RMSRE_τ: the root of the mean, over buckets, of the squared error relative to the bucket.
     pub rmsre: f64,
-    /// What it would be by noise alone, and by what was blocked alone.
-    pub parts: Parts,
-    /// Reports of which something was blocked, by cause.
-    pub blocked: [u32; Blocked::ALL.len()],
+    /// The error from noise alone, and from blocking alone.
+    pub parts: ErrorParts,
+    /// The number of blocked reports, by cause.
+    pub blocked: [u32; Limit::ALL.len()],
 }
 
-/// Where an error comes from.
+/// The two sources of an error.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parts {
+pub struct ErrorParts {
     /// The error if nothing were blocked.
     pub noise: f64,
     /// The error without noise.
     pub bias: f64,
 }
 
-/// The complete batches of all queriers, from what reports would give without any limit and what
-/// they gave.
+/// The complete batches of all queriers. `full` is the outcome of each report without any limit,
+/// and `kept` the outcome of the run.
 pub fn batches(
     queriers: &[Querier],
-    full: &[Given],
-    kept: &[Given],
+    full: &[ReportOutcome],
+    kept: &[ReportOutcome],
     options: &QuerierOptions,
 ) -> Vec<Batch> {
     let mut batches = Vec::new();
@@ -55,7 +56,7 @@ pub fn batches(
     batches
 }
 
-/// The places of some reports, and what they are worth, unless that is 1.
+/// The places of some reports, and their values if one of them is not 1.
 #[derive(Clone, Copy)]
 struct Reports<'a> {
     reports: &'a [u32],
@@ -67,8 +68,8 @@ impl Reports<'_> {
         self.values.map_or(1, |values| u64::from(values[number]))
     }
 
-    /// The sum of what was given.
-    fn sum(&self, given: &[Given]) -> [u64; BUCKETS] {
+    /// The sum of the outcomes of these reports.
+    fn sum(&self, given: &[ReportOutcome]) -> [u64; BUCKETS] {
         let mut sum = [0; BUCKETS];
         for (number, &at) in self.reports.iter().enumerate() {
             if let Some(bucket) = given[at as usize].bucket() {
@@ -78,7 +79,7 @@ impl Reports<'_> {
         sum
     }
 
-    /// What they are worth together.
+    /// The sum of the values.
     fn worth(&self) -> u64 {
         (0..self.reports.len())
             .map(|number| self.value(number))
@@ -89,12 +90,12 @@ impl Reports<'_> {
 fn batch(
     querier: &Querier,
     reports: Reports<'_>,
-    full: &[Given],
-    kept: &[Given],
+    full: &[ReportOutcome],
+    kept: &[ReportOutcome],
     options: &QuerierOptions,
 ) -> Batch {
     let (full, kept_sum) = (reports.sum(full), reports.sum(kept));
-    let mut blocked = [0; Blocked::ALL.len()];
+    let mut blocked = [0; Limit::ALL.len()];
     for &at in reports.reports {
         if let Some(cause) = kept[at as usize].blocked() {
             blocked[cause as usize] += 1;
@@ -126,7 +127,7 @@ fn batch(
         noise_scale: scale,
         size: reports.reports.len(),
         rmsre: error(variance, true),
-        parts: Parts {
+        parts: ErrorParts {
             noise: error(variance, false),
             bias: error(0.0, true),
         },
@@ -136,8 +137,8 @@ fn batch(
     }
 }
 
-/// A percentile of errors, between the two nearest ranks if it falls between them: the median of an
-/// even number is the mean of the two in the middle.
+/// A percentile of errors, interpolated between the two nearest ranks. The median of an even number
+/// of errors is the mean of the two in the middle. None if there are no errors.
 pub fn percentile(errors: impl IntoIterator<Item = f64>, percent: f64) -> Option<f64> {
     let mut errors: Vec<f64> = errors.into_iter().collect();
     errors.sort_by(f64::total_cmp);

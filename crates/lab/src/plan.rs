@@ -1,55 +1,57 @@
-//! Planning a measurement: what error an advertiser can expect, from noise and from blocking.
+//! Plans a measurement: the error that an advertiser can expect, from noise and from blocking.
 //!
-//! The error is the RMSRE of the paper's evaluation. Noise falls with epsilon; but a device pays
-//! epsilon for each report, and when its budget is used up, further reports are blocked and missing
-//! from the sum. How many that are follows from how many reports a device makes in an epoch, which
-//! is counted in a workload.
+//! The error is the RMSRE of the paper's evaluation. Noise decreases as epsilon grows. But a device
+//! pays epsilon for each report, and when its budget is depleted, further reports are blocked and
+//! missing from the sum. The number of blocked reports follows from the number of reports that
+//! devices make in an epoch, which is counted in a workload.
 
 use crate::describe::Counts;
 use crate::workload::read::ReadError;
-use crate::workload::{Kind, Noise, Workload, noise_scale};
+use crate::workload::{EventKind, NoiseModel, Workload, noise_scale};
 
 /// An advertiser that measures its conversions.
 #[derive(Debug, Clone)]
 pub struct Measurement {
     /// The share of each bucket among attributed conversions.
     pub shares: Vec<f64>,
-    /// The share of a batch below which errors are not relative to the bucket any more.
+    /// τ: errors of buckets below this share of the batch are relative to this share instead of the
+    /// bucket.
     pub tau: f64,
-    /// How much noise is added.
-    pub noise: Noise,
-    /// What a device can pay for this advertiser in an epoch: the least of its budgets and quotas.
+    /// The noise that is added to sums.
+    pub noise: NoiseModel,
+    /// The most that a device can pay for this advertiser in an epoch, in ε: the least of its
+    /// budgets and quotas.
     pub budget: f64,
-    /// How many reports a device makes in an epoch.
+    /// The numbers of reports that devices make in an epoch.
     pub reports_of_device: Counts,
 }
 
-/// What to expect.
+/// The error to expect.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Expected {
-    /// What each report costs.
+pub struct ExpectedError {
+    /// The ε of each report.
     pub epsilon: f64,
-    /// How many reports are summed.
+    /// The number of reports in a batch.
     pub batch: f64,
     /// The error from noise alone.
     pub noise: f64,
-    /// The share of reports that is blocked.
+    /// The share of reports that are blocked.
     pub blocked: f64,
     /// The error from blocking alone.
     pub bias: f64,
-    /// The error of both.
+    /// The error from both.
     pub error: f64,
 }
 
 impl Measurement {
-    /// What to expect of batches of so many reports, each of which costs `epsilon`.
-    pub fn expect(&self, epsilon: f64, batch: f64) -> Expected {
-        // The error is proportional to the scale.
+    /// The error to expect of batches of `batch` reports, each of which costs `epsilon`.
+    pub fn expect(&self, epsilon: f64, batch: f64) -> ExpectedError {
+        // The error from noise is proportional to the noise scale.
         let scale_of_error_one = noise_scale(batch, &self.shares, 1.0, self.tau);
         let noise = self.noise.factor() / epsilon / scale_of_error_one;
         let blocked = self.blocked(epsilon);
         let bias = blocked * self.relative();
-        Expected {
+        ExpectedError {
             epsilon,
             batch,
             noise,
@@ -77,7 +79,7 @@ impl Measurement {
         if all == 0.0 { 0.0 } else { over / all }
     }
 
-    /// The error if all reports were blocked: less than 1 if buckets are smaller than τ.
+    /// The error if all reports were blocked. It is less than 1 if a bucket is smaller than τ.
     fn relative(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a count of buckets")]
         let buckets = self.shares.len() as f64;
@@ -89,19 +91,18 @@ impl Measurement {
         (squares / buckets).sqrt()
     }
 
-    /// The least epsilon with which batches of so many reports have at most the wanted error; if there
-    /// is none, the one with the least error.
+    /// The least epsilon with which batches of `batch` reports have at most the target error.
     ///
     /// # Errors
-    /// With what is best, if no epsilon is good enough.
-    pub fn epsilon_for(&self, target: f64, batch: f64) -> Result<Expected, Expected> {
+    /// If no epsilon is good enough. The error value is the best that can be expected.
+    pub fn epsilon_for(&self, target: f64, batch: f64) -> Result<ExpectedError, ExpectedError> {
         const STEPS: i32 = 8000;
         const LEAST: f64 = 1e-6;
-        let mut best: Option<Expected> = None;
+        let mut best: Option<ExpectedError> = None;
         for step in 0..=STEPS {
             let share = f64::from(step) / f64::from(STEPS);
             let epsilon = LEAST * (self.budget.max(LEAST) / LEAST).powf(share);
-            // Epsilons are whole µε.
+            // An epsilon is a whole number of µε.
             let epsilon = ((epsilon * 1e6).ceil() / 1e6).min(self.budget);
             let expected = self.expect(epsilon, batch);
             if expected.error <= target {
@@ -115,8 +116,10 @@ impl Measurement {
     }
 }
 
-/// How many reports devices ask of an epoch for one conversion site that they ask any for: those of
-/// conversions in it and so many after, if it has an impression of the site.
+/// Counts the reports about each epoch of each device, separately for each conversion site, or only
+/// for `site`. A conversion makes a report about its own epoch and about each of the
+/// `lookback_epochs` epochs before, if the epoch has an earlier impression for the same conversion
+/// site. Epochs without a report are not counted.
 ///
 /// # Errors
 /// If a part of the workload is on disk and cannot be read.
@@ -139,8 +142,10 @@ pub fn reports_of_devices(
                     continue;
                 }
                 match event.kind {
-                    Kind::Impression { .. } => shown.push((event.conversion_site, event.epoch)),
-                    Kind::Conversion { .. } => {
+                    EventKind::Impression { .. } => {
+                        shown.push((event.conversion_site, event.epoch));
+                    }
+                    EventKind::Conversion { .. } => {
                         for epoch in event.epoch.saturating_sub(lookback_epochs)..=event.epoch {
                             let pays = (event.conversion_site, epoch);
                             if shown.contains(&pays) {
@@ -171,7 +176,7 @@ mod tests {
         Measurement {
             shares: vec![0.5, 0.3, 0.2],
             tau: 0.05,
-            noise: Noise::Paper,
+            noise: NoiseModel::Paper,
             budget: 1.0,
             reports_of_device,
         }
@@ -183,11 +188,11 @@ mod tests {
         let (small, large) = (plan.expect(0.1, 5000.0), plan.expect(0.5, 5000.0));
         assert!(small.noise > large.noise);
         assert_eq!(small.blocked, 0.0);
-        // Two of eight reports: those of the device with four.
+        // Two of eight reports are blocked: two of the device that makes four.
         assert!((large.blocked - 0.25).abs() < 1e-12);
         assert!((large.bias - 0.25).abs() < 1e-12);
         let double = Measurement {
-            noise: Noise::Consistent,
+            noise: NoiseModel::Consistent,
             ..plan
         };
         assert!((double.expect(0.1, 5000.0).noise / small.noise - 2.0).abs() < 1e-12);

@@ -1,138 +1,95 @@
-//! Replaying a workload under a policy: what each report gives, and why not.
+//! Replays a workload under a policy: the outcome of each report, and what blocked it.
 //!
-//! A device is independent of every other, so devices are shared out among threads; what comes out is
-//! the same for any number of them. The budget manager is the core's own.
+//! Devices are independent of each other, so they are divided among threads. The results are the
+//! same for any number of threads. The budget manager is that of the `bigbird` crate.
 
 use std::sync::{Mutex, PoisonError};
 
 use bigbird::{
-    AttributionQuery, Cause, Device, EpochIndex, Epsilon, FilterKind, Histogram, Impression,
-    ImpressionStore, Policy, Request, SiteId, Timestamp, UserAction, Window, Workspace,
+    AttributionQuery, Cause, Device, EpochIndex, Epsilon, Histogram, Impression, ImpressionStore,
+    Limit, Policy, ReportRequest, SiteId, Timestamp, UserAction, Window, Workspace,
 };
 
-use crate::attack::{Attack, Audience, Memory, Stage, Visit};
-use crate::resilience::{Bounds, Resilience, Spent, Tally};
-use crate::tune::{Exact, Payers};
+use crate::attack::{Attack, AttackStage, AttackerMemory, HeardVisits, SiteVisit};
+use crate::resilience::{AttackTally, Bounds, Resilience, Spent};
+use crate::tune::{Exact, PayingSites};
 use crate::workload::read::ReadError;
-use crate::workload::{BUCKETS, Event, Kind, Part, Survey, Workload, mix};
+use crate::workload::{BUCKETS, EventKind, Part, Survey, Workload, WorkloadEvent, mix};
 
-/// Why a report, or a part of it, was blocked: in the order in which causes are named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Blocked {
-    /// By the domain cap.
-    DomainCap,
-    /// By the querier budget.
-    Querier,
-    /// By the global budget.
-    Global,
-    /// By an impression-site quota.
-    ImpressionSite,
-    /// By the conversion-site quota.
-    ConversionSite,
+/// The limit that blocked a report, or a part of it, if one of the [five](Limit::ALL) did.
+fn blocking_limit(cause: Cause) -> Option<Limit> {
+    cause.limit().filter(|limit| Limit::ALL.contains(limit))
 }
 
-impl Blocked {
-    /// Every cause.
-    pub const ALL: [Self; 5] = [
-        Self::DomainCap,
-        Self::Querier,
-        Self::Global,
-        Self::ImpressionSite,
-        Self::ConversionSite,
-    ];
-
-    /// Its name, as in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DomainCap => "domainCap",
-            Self::Querier => "querier",
-            Self::Global => "global",
-            Self::ImpressionSite => "impressionSite",
-            Self::ConversionSite => "conversionSite",
-        }
-    }
-
-    fn of(cause: Cause) -> Option<Self> {
-        match cause {
-            Cause::DomainCap => Some(Self::DomainCap),
-            Cause::Filter(FilterKind::Querier) => Some(Self::Querier),
-            Cause::Filter(FilterKind::Global) => Some(Self::Global),
-            Cause::Filter(FilterKind::ImpressionSite) => Some(Self::ImpressionSite),
-            Cause::Filter(FilterKind::ConversionSite) => Some(Self::ConversionSite),
-            Cause::Filter(FilterKind::UserAction) | Cause::Pruned => None,
-        }
-    }
-}
-
-/// What a report gave, in a byte: the bucket of its value, or none; and the cause that blocked
-/// something, or none.
+/// The outcome of a report, in a byte: the bucket of its value, if it has one, and the limit that
+/// blocked the report or a part of it, if one did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Given(u8);
+pub struct ReportOutcome(u8);
 
 const NO_BUCKET: u8 = 7;
 
-impl Given {
-    /// Nothing, for no reason.
+impl ReportOutcome {
+    /// A report without a value that no limit blocked.
     pub const NOTHING: Self = Self(NO_BUCKET);
 
-    fn new(bucket: Option<u8>, blocked: Option<Blocked>) -> Self {
+    fn new(bucket: Option<u8>, blocked: Option<Limit>) -> Self {
         let cause = blocked.map_or(0, |blocked| blocked as u8 + 1);
         Self(cause << 3 | bucket.unwrap_or(NO_BUCKET))
     }
 
-    /// The bucket that its value is in.
+    /// The bucket of its value.
     pub fn bucket(self) -> Option<usize> {
         let bucket = self.0 & 7;
         (bucket != NO_BUCKET).then_some(usize::from(bucket))
     }
 
-    /// What blocked some of it.
-    pub fn blocked(self) -> Option<Blocked> {
+    /// The limit that blocked the report or a part of it.
+    pub fn blocked(self) -> Option<Limit> {
         let cause = usize::from(self.0 >> 3);
-        Blocked::ALL.get(cause.checked_sub(1)?).copied()
+        Limit::ALL.get(cause.checked_sub(1)?).copied()
     }
 }
 
-/// How a workload is replayed.
+/// The parameters of a replay.
 #[derive(Debug, Clone)]
 pub struct Replay<'a> {
-    /// What happens.
+    /// The workload.
     pub workload: &'a Workload,
-    /// Who measures, and how busy sites are.
+    /// The survey of the workload.
     pub survey: &'a Survey,
-    /// The rules of every device.
+    /// The policy of every device.
     pub policy: &'a Policy,
-    /// How many epochs before the current one a conversion looks at.
+    /// The number of epochs before its own that a conversion looks at.
     pub lookback_epochs: u16,
-    /// How many threads work.
+    /// The number of threads.
     pub threads: usize,
-    /// Who attacks, if anybody does.
+    /// The attack, or none.
     pub attack: Option<Attack<'a>>,
-    /// Whether to count which sites pay.
+    /// True to count the sites that pay.
     pub count_sites: bool,
 }
 
-/// What came of a replay.
+/// The results of a replay.
 #[derive(Debug)]
 pub struct Replayed {
-    /// What the report of each conversion gave, by the place of its event.
-    pub given: Vec<Given>,
-    /// What was spent of global budgets.
+    /// The outcome of the report of each conversion, by the place of its event.
+    pub given: Vec<ReportOutcome>,
+    /// The amounts that were consumed from global budgets.
     pub spent: Spent,
-    /// How near the attack came to its bounds; the one by query is not known yet.
+    /// The bounds on the attack, and the shares of them that it reached. The share of the bound on
+    /// sums of reports is not computed yet.
     pub resilience: Option<Resilience>,
-    /// Which sites pay, if they were counted.
+    /// The counts of sites that pay. Empty unless they were asked for.
     pub exact: Exact,
 }
 
 impl Replay<'_> {
-    /// Makes everything happen.
+    /// Replays the workload.
     ///
     /// # Errors
     /// If a part of the workload is on disk and cannot be read.
     pub fn run(&self) -> Result<Replayed, ReadError> {
-        let mut given = vec![Given::NOTHING; self.workload.len()];
+        let mut given = vec![ReportOutcome::NOTHING; self.workload.len()];
         let mut queriers = vec![None; self.workload.conversion_site_names.len()];
         for (number, querier) in self.survey.queriers.iter().enumerate() {
             queriers[querier.site as usize] = Some(number);
@@ -178,8 +135,11 @@ impl Replay<'_> {
         })
     }
 
-    /// The parts of the workload, each with the place for its results.
-    fn shares<'g>(&self, mut given: &'g mut [Given]) -> Vec<(usize, &'g mut [Given])> {
+    /// The parts of the workload, each with the slice for its results.
+    fn shares<'g>(
+        &self,
+        mut given: &'g mut [ReportOutcome],
+    ) -> Vec<(usize, &'g mut [ReportOutcome])> {
         let mut shares = Vec::new();
         for (number, events) in self.workload.part_lens().enumerate() {
             let (share, rest) = given.split_at_mut(events);
@@ -192,7 +152,7 @@ impl Replay<'_> {
 
 /// The visits that an attacker hears of.
 struct Heard<'a> {
-    audience: Audience,
+    audience: HeardVisits,
     /// The conversion sites whose events can be heard of at all.
     of: &'a [bool],
     impression_sites: Vec<bool>,
@@ -218,11 +178,11 @@ impl<'a> Heard<'a> {
         };
         let audience = attack.attacker.audience();
         let impression_sites = match audience {
-            Audience::OneImpressionSite => 1,
+            HeardVisits::OneImpressionSite => 1,
             _ => strength.impression_sites,
         };
         let conversion_sites = match audience {
-            Audience::OneConversionSite => 1,
+            HeardVisits::OneConversionSite => 1,
             _ => strength.conversion_sites,
         };
         Self {
@@ -233,13 +193,15 @@ impl<'a> Heard<'a> {
         }
     }
 
-    /// Whether the attacker hears of an event.
-    fn hears(&self, event: &Event) -> bool {
+    /// True if the attacker hears of an event.
+    fn hears(&self, event: &WorkloadEvent) -> bool {
         if !self.of[event.conversion_site as usize] {
             return false;
         }
         match event.kind {
-            Kind::Impression { site, .. } if self.audience != Audience::OneConversionSite => {
+            EventKind::Impression { site, .. }
+                if self.audience != HeardVisits::OneConversionSite =>
+            {
                 self.impression_sites[site as usize]
             }
             _ => self.conversion_sites[event.conversion_site as usize],
@@ -247,22 +209,22 @@ impl<'a> Heard<'a> {
     }
 }
 
-/// One thread's device, used for many.
+/// The state of one thread. It reuses one device for all devices of the workload.
 struct Worker<'a> {
     replay: &'a Replay<'a>,
-    /// The number of each conversion site among queriers, if it is one.
+    /// The number of each conversion site among queriers, if it is a querier.
     queriers: &'a [Option<usize>],
     queries: Vec<Option<AttributionQuery>>,
     device: Device<ImpressionStore>,
     workspace: Workspace<AttributionQuery>,
-    tally: Tally,
-    /// The attack, the visits it hears of, and what it remembers of the device.
-    attack: Option<(Attack<'a>, &'a Heard<'a>, Memory)>,
+    tally: AttackTally,
+    /// The attack, the visits it hears of, and its memory about the device.
+    attack: Option<(Attack<'a>, &'a Heard<'a>, AttackerMemory)>,
     spent: Spent,
     resilience: Option<Resilience>,
-    /// The queriers that the device reports to.
+    /// The queriers that the current device reports to.
     reports_to: Vec<usize>,
-    payers: Payers,
+    payers: PayingSites,
     exact: Exact,
 }
 
@@ -273,7 +235,7 @@ impl<'a> Worker<'a> {
         heard: Option<&'a Heard<'a>>,
     ) -> Self {
         let nobody = SiteId(0);
-        let request = Request {
+        let request = ReportRequest {
             querier: nobody,
             conversion_site: nobody,
             user_action: UserAction(0),
@@ -289,12 +251,12 @@ impl<'a> Worker<'a> {
         });
         let sites = queriers.len() + replay.workload.impression_site_names.len();
         let first_sybil = SiteId(u32::try_from(sites).unwrap_or(u32::MAX));
-        let capacity = replay.policy.capacities().querier.amount();
+        let capacity = replay.policy.capacities().querier_budget.amount();
         let epsilon = capacity.map_or(1.0, bigbird::MicroEpsilon::to_epsilon);
         let epsilon = epsilon.min(Epsilon::MAX);
         let attack = replay.attack.zip(heard).map(|(attack, heard)| {
             let sybils = attack.strength.sybils;
-            let memory = Memory::new(sybils, first_sybil, epsilon, attack.seed);
+            let memory = AttackerMemory::new(sybils, first_sybil, epsilon, attack.seed);
             (attack, heard, memory)
         });
         let own_sites = attack
@@ -309,24 +271,25 @@ impl<'a> Worker<'a> {
             queries: queries.collect(),
             device: Device::new(replay.policy.clone()),
             workspace: Workspace::default(),
-            tally: Tally::new(own_sites),
+            tally: AttackTally::new(own_sites),
             spent: Spent::default(),
             resilience,
             reports_to: Vec::new(),
-            payers: Payers::default(),
+            payers: PayingSites::default(),
             exact: Exact::default(),
             replay,
             queriers,
         }
     }
 
-    fn replay(&mut self, part: &Part, first_event: usize, given: &mut [Given]) {
+    fn replay(&mut self, part: &Part, first_event: usize, given: &mut [ReportOutcome]) {
         for device in 0..part.devices() {
             self.device.reset();
             self.tally.begin();
             let first = part.range(device).next().map(|at| part.event(at));
             if let (Some((_, _, memory)), Some(first)) = (&mut self.attack, first) {
-                // Whatever comes before it in the workload, and wherever it is stored.
+                // The random numbers depend on the device's first event, not on the device's place
+                // in the workload.
                 memory.begin(mix(0, &first));
             }
             let mut attacked = false;
@@ -357,7 +320,7 @@ impl<'a> Worker<'a> {
                 let events = part.range(device).map(|at| part.event(at));
                 self.reports_to.extend(
                     events
-                        .filter(|event| matches!(event.kind, Kind::Conversion { .. }))
+                        .filter(|event| matches!(event.kind, EventKind::Conversion { .. }))
                         .filter_map(|event| self.queriers[event.conversion_site as usize]),
                 );
                 self.reports_to.sort_unstable();
@@ -368,30 +331,30 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Makes an event happen; says what its report gives, if it has one.
-    fn happen(&mut self, event: &Event, place: u64) -> Given {
+    /// Replays an event. Returns the outcome of its report, if it has one.
+    fn happen(&mut self, event: &WorkloadEvent, place: u64) -> ReportOutcome {
         let epoch = EpochIndex(i64::from(event.epoch));
         let now = Timestamp(i64::from(event.minute));
         let user_action = UserAction(place + 1);
         let conversion_site = SiteId(event.conversion_site);
         match event.kind {
-            Kind::Impression { site, bucket } => {
+            EventKind::Impression { site, bucket } => {
                 let impression = Impression {
                     conversion_sites: &[conversion_site],
                     ..Impression::new(self.impression_site(site), user_action, now, bucket.into())
                 };
                 self.device.save_impression(epoch, &impression);
-                Given::NOTHING
+                ReportOutcome::NOTHING
             }
-            Kind::Conversion { value, .. } => {
+            EventKind::Conversion { value, .. } => {
                 let Some(querier) = self.queriers[event.conversion_site as usize] else {
-                    return Given::NOTHING;
+                    return ReportOutcome::NOTHING;
                 };
                 let earliest = EpochIndex(epoch.0 - i64::from(self.replay.lookback_epochs));
                 let Ok(window) = Window::new(earliest, epoch) else {
-                    return Given::NOTHING;
+                    return ReportOutcome::NOTHING;
                 };
-                let request = Request {
+                let request = ReportRequest {
                     querier: conversion_site,
                     conversion_site,
                     user_action,
@@ -402,19 +365,19 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Lets the attacker act on the visit of an event: in a user action of its own.
-    fn act(&mut self, event: &Event, place: u64) {
+    /// Lets the attacker act on the visit of an event, in a separate user action.
+    fn act(&mut self, event: &WorkloadEvent, place: u64) {
         const ATTACK: u64 = 1 << 62;
         let conversion_site = SiteId(event.conversion_site);
         let visit = match event.kind {
-            Kind::Impression { site, .. } => Visit::Impression {
+            EventKind::Impression { site, .. } => SiteVisit::Impression {
                 site: self.impression_site(site),
                 conversion_site,
             },
-            Kind::Conversion { .. } => Visit::Conversion { conversion_site },
+            EventKind::Conversion { .. } => SiteVisit::Conversion { conversion_site },
         };
         if let Some((attack, _, memory)) = &mut self.attack {
-            attack.attacker.act(&mut Stage {
+            attack.attacker.act(&mut AttackStage {
                 device: &mut self.device,
                 workspace: &mut self.workspace,
                 memory,
@@ -430,13 +393,19 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn measure(&mut self, querier: usize, request: Request, value: u32, now: Timestamp) -> Given {
+    fn measure(
+        &mut self,
+        querier: usize,
+        request: ReportRequest,
+        value: u32,
+        now: Timestamp,
+    ) -> ReportOutcome {
         let Some(query) = &mut self.queries[querier] else {
-            return Given::NOTHING;
+            return ReportOutcome::NOTHING;
         };
         let retargeted = query.retarget(request, now, Timestamp(i64::MIN));
         if retargeted.and_then(|()| query.set_value(value)).is_err() {
-            return Given::NOTHING;
+            return ReportOutcome::NOTHING;
         }
         self.device
             .report_in(query, &mut || 0.0, &mut self.workspace);
@@ -449,11 +418,11 @@ impl<'a> Worker<'a> {
             .workspace
             .decision()
             .first_cause()
-            .and_then(Blocked::of);
-        Given::new(bucket_of(self.workspace.report()), blocked)
+            .and_then(blocking_limit);
+        ReportOutcome::new(bucket_of(self.workspace.report()), blocked)
     }
 
-    /// Impression sites are numbered behind conversion sites.
+    /// The id of an impression site. Impression sites are numbered after conversion sites.
     fn impression_site(&self, site: u32) -> SiteId {
         let conversion_sites = self.queriers.len();
         SiteId(
@@ -464,7 +433,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// The bucket of a last-touch report.
+/// The bucket of a last-touch report, which has at most one bucket above zero.
 fn bucket_of(report: &Histogram) -> Option<u8> {
     let at = report.buckets().iter().position(|value| *value > 0)?;
     u8::try_from(at).ok()

@@ -1,11 +1,16 @@
-//! What an attack can do at most: the paper's resilience theorem, stated for an attacker and checked
-//! on every device of a run.
+//! The paper's resilience theorem: the most that an attack can do. It is stated for an attacker,
+//! and checked on every device of a run.
 //!
-//! The theorem (section Resilience Guarantee) bounds (i) what an attacker can take from the global
-//! budget of a device in an epoch by the quotas it uses, (ii) the same by its user actions, and (iii)
-//! how much a sum of reports can change by how many budgets it drains, and how many it can drain by
-//! its user actions. It rests on quotas and the domain cap: where a policy lacks them, there is no
-//! such bound, and the attacks of the paper succeed.
+//! The theorem (section Resilience Guarantee) has three parts:
+//!
+//! * (i) The quotas that an attacker uses bound what it can take from the global budget of a device
+//!   in an epoch.
+//! * (ii) Its user actions bound the same amount.
+//! * (iii) The number of global budgets that it drains bounds how much a sum of reports can change,
+//!   and its user actions bound the number of global budgets that it can drain.
+//!
+//! The theorem rests on quotas and the domain cap. If a policy lacks them, there is no such bound,
+//! and the attacks of the paper succeed.
 
 use bigbird::{Charge, EpochIndex, Filter, FilterKind, MicroEpsilon, Policy, SiteId, UserAction};
 
@@ -13,17 +18,17 @@ use crate::attack::{Attack, Quotas};
 use crate::metrics::Batch;
 use crate::workload::Querier;
 
-/// The bounds of the theorem under a policy, for what an attacker can use. None where the policy has
-/// no such bound.
+/// The bounds of the theorem under a policy, for the quotas that an attacker can use. A bound is
+/// `None` if the policy lacks a limit that it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most quotas of each kind that the attacker says it can use.
+    /// The most quotas of each kind that the attacker states it can use.
     pub quotas: Quotas,
-    /// (i) The most of one global budget that those quotas can take.
+    /// (i) The most that those quotas allow to be taken from one global budget.
     pub by_quotas: Option<MicroEpsilon>,
-    /// (ii) The most of one global budget that one user action can take.
+    /// (ii) The most that one user action can take from one global budget.
     pub by_user_action: Option<MicroEpsilon>,
-    /// (iii) How many user actions it takes to drain one global budget.
+    /// (iii) The least number of user actions that can drain one global budget.
     pub actions_to_drain: Option<u64>,
     impression_site: Option<u64>,
     conversion_site: Option<u64>,
@@ -31,12 +36,12 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// What holds for an attack under a policy.
+    /// The bounds on an attack under a policy.
     pub fn new(policy: &Policy, attack: &Attack<'_>) -> Self {
         let capacity = |kind| policy.capacities().of(kind).amount().map(MicroEpsilon::get);
-        let impression_site = capacity(FilterKind::ImpressionSite);
-        let conversion_site = capacity(FilterKind::ConversionSite);
-        let global = capacity(FilterKind::Global);
+        let impression_site = capacity(FilterKind::ImpressionSiteQuota);
+        let conversion_site = capacity(FilterKind::ConversionSiteQuota);
+        let global = capacity(FilterKind::GlobalBudget);
         let cap = policy.domain_cap().map(|cap| u64::from(cap.get()));
         let quotas = attack.attacker.quotas(&attack.strength);
         let drained = |by_quota: u64, cap: u64, global: u64| {
@@ -67,24 +72,27 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-/// How near an attack came to the bounds, over all devices, and whether it kept them.
+/// The shares of the bounds that an attack reached, over all devices. A share above 1 means that
+/// the bound was broken.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resilience {
-    /// What was to hold.
+    /// The bounds.
     pub bounds: Bounds,
-    /// (i) The largest share of its bound that was taken from a global budget; over 1, it is broken.
+    /// (i) The largest share of the bound by quotas that was taken from a global budget.
     pub by_quotas: f64,
-    /// (ii) The same for the bound by user actions.
+    /// (ii) The largest share of the bound by user actions that was taken from a global budget.
     pub by_user_actions: f64,
-    /// (iii) The largest share of the number of budgets that a device's user actions can drain.
+    /// (iii) The budgets drained on a device, as a share of those that its user actions can drain:
+    /// the largest over all devices.
     pub drained: f64,
-    /// (iii) The largest share of its bound by which the sum of a batch changed.
+    /// (iii) The change of the sum of a batch, as a share of its bound: the largest over all
+    /// batches.
     pub by_query: f64,
-    /// How many budgets were drained by the attacker alone (k).
+    /// The number of global budgets that the attacker drained alone (k).
     pub drained_budgets: u64,
-    /// How many device-epochs it took something from.
+    /// The number of device-epochs in which it took something from a filter that honest sites need.
     pub touched: u64,
-    /// For each querier, how many of those are on devices that report to it.
+    /// For each querier, the number of those device-epochs on devices that report to it.
     touched_by_querier: Vec<u64>,
 }
 
@@ -102,7 +110,7 @@ impl Resilience {
         }
     }
 
-    /// Whether every bound held.
+    /// True if every bound held.
     pub fn hold(&self) -> bool {
         [
             self.by_quotas,
@@ -114,7 +122,7 @@ impl Resilience {
         .all(|share| *share <= 1.0)
     }
 
-    /// Puts together what two threads saw, in any order.
+    /// Adds what another thread saw. The order of threads does not matter.
     pub(crate) fn add(&mut self, other: &Self) {
         self.by_quotas = self.by_quotas.max(other.by_quotas);
         self.by_user_actions = self.by_user_actions.max(other.by_user_actions);
@@ -130,8 +138,8 @@ impl Resilience {
         }
     }
 
-    /// (iii) Compares what batches got with what they get without the attack: each of k device-epochs
-    /// can change the at most m reports of its device by Δ each.
+    /// (iii) Compares batches with the same batches without the attack. Each of k device-epochs can
+    /// change the reports of its device, at most m, by Δ each.
     pub(crate) fn compare(&mut self, queriers: &[Querier], with: &[Batch], without: &[Batch]) {
         for (with, without) in with.iter().zip(without) {
             let found = queriers.binary_search_by_key(&with.conversion_site, |it| it.site);
@@ -152,24 +160,24 @@ impl Resilience {
     }
 }
 
-/// What was taken as a share of what may be.
+/// The amount that was taken, as a share of the bound.
 #[expect(clippy::cast_precision_loss, reason = "shares are for people")]
 fn share(taken: u64, bound: u64) -> f64 {
     match (taken, bound) {
         (0, _) => 0.0,
         (_, 0) => f64::INFINITY,
-        // Two amounts that differ must not become equal.
+        // Rounding must not hide that the bound was exceeded.
         _ if taken > bound => (taken as f64 / bound as f64).max(1.0 + f64::EPSILON),
         _ => taken as f64 / bound as f64,
     }
 }
 
-/// What was taken from the budgets of one device, by epoch.
+/// The amounts that were taken from the global budgets of one device, by epoch.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    /// Sites from here on are the attacker's.
+pub(crate) struct AttackTally {
+    /// The sites from this number on belong to the attacker.
     first_own_site: Option<SiteId>,
-    /// By epoch; those from `used` on are kept for their buffers.
+    /// The tally of each epoch. Those from `used` on are kept only for their buffers.
     epochs: Vec<(EpochIndex, EpochTally)>,
     used: usize,
     actions: u32,
@@ -179,17 +187,18 @@ pub(crate) struct Tally {
 struct EpochTally {
     honest: u64,
     attacker: u64,
-    /// Whether the attacker took something from a filter that honest sites need.
+    /// True if the attacker took something from a filter that honest sites need.
     touched: bool,
     impression_sites: Vec<SiteId>,
     conversion_sites: Vec<SiteId>,
-    /// How many user actions took something, and the last of them.
+    /// The number of user actions that took something.
     actions: u64,
+    /// The last of those user actions.
     last_action: Option<UserAction>,
 }
 
 impl EpochTally {
-    /// Begins anew, in the same buffers.
+    /// Starts again, and keeps the buffers.
     fn clear(&mut self) {
         let Self {
             mut impression_sites,
@@ -206,7 +215,7 @@ impl EpochTally {
     }
 }
 
-impl Tally {
+impl AttackTally {
     pub(crate) fn new(first_own_site: Option<SiteId>) -> Self {
         Self {
             first_own_site,
@@ -214,39 +223,39 @@ impl Tally {
         }
     }
 
-    /// Begins with another device.
+    /// Starts with another device.
     pub(crate) fn begin(&mut self) {
         self.used = 0;
         self.actions = 0;
     }
 
-    /// A user action of the attacker's ends.
+    /// Counts a user action of the attacker.
     pub(crate) fn action(&mut self) {
         self.actions += 1;
     }
 
-    /// How many user actions the attacker had.
+    /// The number of user actions that the attacker had.
     pub(crate) fn actions(&self) -> u32 {
         self.actions
     }
 
-    /// An honest report was paid for.
+    /// Records the charges of an honest report.
     pub(crate) fn honest(&mut self, charges: &[Charge]) {
         for charge in charges {
-            if charge.filter == Filter::Global {
+            if charge.filter == Filter::GlobalBudget {
                 self.epoch(charge.epoch).honest += charge.amount.get();
             }
         }
     }
 
-    /// A report of the attacker's was paid for.
+    /// Records the charges of a report of the attacker.
     pub(crate) fn attacked(&mut self, action: UserAction, charges: &[Charge]) {
         let first_own_site = self.first_own_site;
         for charge in charges {
             let tally = self.epoch(charge.epoch);
             let own = match (charge.filter.site(), first_own_site) {
                 (Some(site), Some(first)) => site >= first,
-                _ => matches!(charge.filter, Filter::UserAction(_)),
+                _ => matches!(charge.filter, Filter::UserActionBudget(_)),
             };
             tally.touched |= !own;
             let once = |sites: &mut Vec<SiteId>, site| {
@@ -255,10 +264,10 @@ impl Tally {
                 }
             };
             match charge.filter {
-                Filter::Global => tally.attacker += charge.amount.get(),
-                Filter::ImpressionSite(site) => once(&mut tally.impression_sites, site),
-                Filter::ConversionSite(site) => once(&mut tally.conversion_sites, site),
-                Filter::Querier(_) | Filter::UserAction(_) => {}
+                Filter::GlobalBudget => tally.attacker += charge.amount.get(),
+                Filter::ImpressionSiteQuota(site) => once(&mut tally.impression_sites, site),
+                Filter::ConversionSiteQuota(site) => once(&mut tally.conversion_sites, site),
+                Filter::QuerierBudget(_) | Filter::UserActionBudget(_) => {}
             }
             if tally.last_action != Some(action) {
                 tally.last_action = Some(action);
@@ -283,7 +292,7 @@ impl Tally {
         &mut self.epochs[at].1
     }
 
-    /// Adds what was spent on this device.
+    /// Adds the amounts of this device to the totals.
     pub(crate) fn spent(&self, spent: &mut Spent) {
         for (_, tally) in &self.epochs[..self.used] {
             if tally.honest + tally.attacker > 0 {
@@ -334,14 +343,14 @@ impl Tally {
     }
 }
 
-/// What was spent of global budgets, over all devices.
+/// The amounts that were consumed from global budgets, over all devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spent {
-    /// The device-epochs that something was taken from.
+    /// The number of device-epochs whose global budget paid something.
     pub device_epochs: u64,
-    /// By honest reports, in µε.
+    /// The amount that honest reports consumed, in µε.
     pub honest: u64,
-    /// By the attacker, in µε.
+    /// The amount that the attacker consumed, in µε.
     pub attacker: u64,
 }
 
@@ -352,8 +361,8 @@ impl Spent {
         self.attacker += other.attacker;
     }
 
-    /// What each device-epoch of those paid on average, in epsilons: for honest reports and for the
-    /// attacker. None if there is no global budget, or nothing was spent.
+    /// The amounts that each of those device-epochs paid on average, in ε: for honest reports, and
+    /// for the attacker. None if there is no global budget, or if nothing was consumed.
     #[expect(clippy::cast_precision_loss, reason = "averages are for people")]
     pub fn mean(&self) -> Option<(f64, f64)> {
         let count = self.device_epochs as f64 * 1e6;
@@ -381,13 +390,13 @@ mod tests {
         Resilience::new(Bounds::new(&policy, &attack), 1)
     }
 
-    /// What a report of a Sybil's pays: 1 each of the global budget and two quotas.
+    /// The charges of a Sybil's report: 1 ε each to the global budget and to two quotas.
     fn charges(epoch: i64, sybil: u32) -> [Charge; 3] {
         let sybil = SiteId(SYBIL.0 + sybil);
         [
-            Filter::Global,
-            Filter::ImpressionSite(sybil),
-            Filter::ConversionSite(sybil),
+            Filter::GlobalBudget,
+            Filter::ImpressionSiteQuota(sybil),
+            Filter::ConversionSiteQuota(sybil),
         ]
         .map(|filter| Charge {
             epoch: EpochIndex(epoch),
@@ -398,7 +407,7 @@ mod tests {
 
     fn checked(reports: &[(u64, u32)]) -> Resilience {
         let mut resilience = resilience();
-        let mut tally = Tally::new(Some(SYBIL));
+        let mut tally = AttackTally::new(Some(SYBIL));
         tally.begin();
         let mut last = None;
         for (action, sybil) in reports {
@@ -422,7 +431,7 @@ mod tests {
 
     #[test]
     fn what_quotas_and_caps_allow_is_within_bounds() {
-        // Two sites in each action, each of them once.
+        // Each user action involves two sites, and each site pays once.
         let all = [
             (1, 0),
             (1, 1),
@@ -438,16 +447,16 @@ mod tests {
         assert_eq!((resilience.touched, resilience.drained_budgets), (1, 1));
     }
 
-    /// Each of these is what a broken budget manager would let pass.
+    /// Only a broken budget manager would allow these charges.
     #[test]
     fn what_they_do_not_allow_is_noticed() {
-        // (i) A conversion-site quota of 1 that paid twice.
+        // (i) A conversion-site quota of 1 ε that paid 1 ε twice.
         let twice = checked(&[(1, 0), (2, 0)]);
         assert!(twice.by_quotas > 1.0 && !twice.hold());
         // (ii) A user action that involved three sites.
         let three = checked(&[(1, 0), (1, 1), (1, 2)]);
         assert!(three.by_user_actions > 1.0 && !three.hold());
-        // (iii) A global budget of 8 that one user action drained.
+        // (iii) A global budget of 8 ε that one user action drained.
         let drained = checked(&[
             (1, 0),
             (1, 1),
@@ -461,7 +470,7 @@ mod tests {
         assert!(drained.drained > 1.0 && !drained.hold());
     }
 
-    /// (iii) A sum that changes by more than the attacked devices' reports.
+    /// (iii) A sum that changes by more than the reports of the attacked devices can change.
     #[test]
     fn a_sum_that_changes_too_much_is_noticed() {
         let querier = Querier {
@@ -482,13 +491,13 @@ mod tests {
             full: [10, 0, 0, 0, 0],
             kept: [kept, 0, 0, 0, 0],
             rmsre: 0.0,
-            parts: crate::metrics::Parts {
+            parts: crate::metrics::ErrorParts {
                 noise: 0.0,
                 bias: 0.0,
             },
             blocked: [0; 5],
         };
-        // One device-epoch with three reports, which differ by at most 2 each.
+        // One device-epoch with three reports, each of which can change by at most 2.
         let mut resilience = checked(&[(1, 0)]);
         resilience.compare(std::slice::from_ref(&querier), &[batch(4)], &[batch(10)]);
         assert!(resilience.hold() && resilience.by_query == 1.0);

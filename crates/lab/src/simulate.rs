@@ -1,74 +1,78 @@
-//! Simulations: a workload under a policy and an attacker, and what becomes of honest queriers.
+//! Simulations: a workload under a policy, with or without an attacker, and the results of honest
+//! queriers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bigbird::{Epsilon, EpsilonError, FilterKind, Policy, PolicyError, Profile, Window};
+use bigbird::{Epsilon, EpsilonError, FilterKind, Limit, Policy, PolicyError, Profile, Window};
 use thiserror::Error;
 
 use crate::attack::Attack;
 use crate::metrics::{self, Batch};
-use crate::replay::{Blocked, Given, Replay};
+use crate::replay::{Replay, ReportOutcome};
 use crate::resilience::{Resilience, Spent};
 use crate::workload::read::ReadError;
 use crate::workload::{Querier, QuerierOptions, Survey, Workload};
 
-/// A workload with what does not depend on a run: its queriers, and what their reports would give
-/// without any limit.
+/// A workload, with everything that does not depend on a run: its queriers, and the outcome of
+/// their reports without any limit.
 #[derive(Debug)]
 pub struct Laboratory<'w> {
     workload: &'w Workload,
     survey: Survey,
     options: QuerierOptions,
     lookback_epochs: u16,
-    full: Vec<Given>,
+    full: Vec<ReportOutcome>,
     threads: usize,
-    /// What policies give without an attack: every attack is compared with that.
-    unattacked: Mutex<Vec<(Policy, Arc<Outcome>)>>,
+    /// The results of policies without attack. Every attack is compared with them.
+    unattacked: Mutex<Vec<(Policy, Arc<RunResult>)>>,
 }
 
-/// The days before its own that a conversion looks at, in the paper's evaluation.
+/// The number of epochs before its own that a conversion looks at in the paper's evaluation.
 const LOOKBACK_EPOCHS: u16 = 1;
 
-/// Why there is no result.
+/// The reason why there is no result.
 #[derive(Debug, Error)]
 pub enum LabError {
     /// A part of the workload is on disk and cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// There is no such policy.
+    /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// A conversion looks at more epochs than one request may.
-    #[error("a conversion may look at most {max} epochs back, got {got}", max = Window::MAX_EPOCHS - 1)]
+    #[error(
+        "a conversion can look back at most {max} epochs, got {got}",
+        max = Window::MAX_EPOCHS - 1
+    )]
     Lookback {
-        /// How many were asked for.
+        /// The lookback that was given, in epochs.
         got: u16,
     },
-    /// A querier cannot ask with the epsilon that it needs.
+    /// A querier needs an epsilon that no request can have.
     #[error(
-        "the querier {site} needs epsilon {epsilon} for batches of {batch} with conversions worth up to \
-         {max_value}: {source}"
+        "the querier {site} needs epsilon {epsilon} for batches of {batch} conversions with values \
+         up to {max_value}: {source}"
     )]
     Querier {
-        /// Which.
+        /// The querier.
         site: String,
-        /// Its epsilon.
+        /// The epsilon that it needs.
         epsilon: f64,
-        /// Its batches.
+        /// The number of reports in its batches.
         batch: usize,
-        /// The most that one of its conversions is worth.
+        /// The largest value of its conversions.
         max_value: u32,
-        /// Why not.
+        /// The reason.
         source: EpsilonError,
     },
 }
 
 impl<'w> Laboratory<'w> {
-    /// Prepares a workload, in which a conversion looks at its own epoch and the one before, as in
+    /// Prepares a workload in which a conversion looks at its own epoch and the one before, as in
     /// the paper.
     ///
     /// # Errors
-    /// As [`with_lookback`](Self::with_lookback).
+    /// The same as [`with_lookback`](Self::with_lookback).
     pub fn new(
         workload: &'w Workload,
         options: QuerierOptions,
@@ -77,11 +81,12 @@ impl<'w> Laboratory<'w> {
         Self::with_lookback(workload, options, LOOKBACK_EPOCHS, threads)
     }
 
-    /// Prepares a workload, in which a conversion looks at so many epochs before its own.
+    /// Prepares a workload in which a conversion looks at its own epoch and the `lookback_epochs`
+    /// epochs before.
     ///
     /// # Errors
-    /// If so many epochs are more than a request may look at, if a querier would need more epsilon than
-    /// a request may have, or if a part of the workload is on disk and cannot be read.
+    /// If a request cannot look at this many epochs, if a querier needs more epsilon than a request
+    /// can have, or if a part of the workload is on disk and cannot be read.
     pub fn with_lookback(
         workload: &'w Workload,
         options: QuerierOptions,
@@ -89,7 +94,7 @@ impl<'w> Laboratory<'w> {
         threads: usize,
     ) -> Result<Self, LabError> {
         let no_limits = Profile::CookieMonster.policy().to_builder();
-        let no_limits = no_limits.unlimited(FilterKind::Querier).build()?;
+        let no_limits = no_limits.unlimited(FilterKind::QuerierBudget).build()?;
         if u64::from(lookback_epochs) >= Window::MAX_EPOCHS {
             return Err(LabError::Lookback {
                 got: lookback_epochs,
@@ -126,13 +131,12 @@ impl<'w> Laboratory<'w> {
         })
     }
 
-    /// What happens in it.
+    /// The workload.
     pub fn workload(&self) -> &'w Workload {
         self.workload
     }
 
-    /// A digest of the workload and of everything else that its results depend on, besides policy
-    /// and attack.
+    /// A digest of everything that results depend on, except the policy and the attack.
     pub fn digest(&self) -> String {
         format!(
             "workload {:016x} {:?} lookback {}",
@@ -140,13 +144,13 @@ impl<'w> Laboratory<'w> {
         )
     }
 
-    /// Who measures.
+    /// The conversion sites that measure.
     pub fn queriers(&self) -> &[Querier] {
         &self.survey.queriers
     }
 
-    /// Replays the workload once; under an attack also without it, unless that was done, to check
-    /// what the attack could do at most.
+    /// Replays the workload. With an attack, it is also replayed without the attack, unless that
+    /// was done before, to check the bounds on the attack.
     ///
     /// # Errors
     /// If a part of the workload is on disk and cannot be read.
@@ -154,7 +158,7 @@ impl<'w> Laboratory<'w> {
         &self,
         policy: &Policy,
         attack: Option<Attack<'_>>,
-    ) -> Result<Arc<Outcome>, LabError> {
+    ) -> Result<Arc<RunResult>, LabError> {
         let Some(attack) = attack else {
             return self.unattacked(policy);
         };
@@ -167,8 +171,8 @@ impl<'w> Laboratory<'w> {
         Ok(Arc::new(outcome))
     }
 
-    /// A run without attack, which is made once.
-    fn unattacked(&self, policy: &Policy) -> Result<Arc<Outcome>, LabError> {
+    /// The run of a policy without attack, which is made once.
+    fn unattacked(&self, policy: &Policy) -> Result<Arc<RunResult>, LabError> {
         let mut known = self
             .unattacked
             .lock()
@@ -181,7 +185,7 @@ impl<'w> Laboratory<'w> {
         Ok(outcome)
     }
 
-    fn replay(&self, policy: &Policy, attack: Option<Attack<'_>>) -> Result<Outcome, LabError> {
+    fn replay(&self, policy: &Policy, attack: Option<Attack<'_>>) -> Result<RunResult, LabError> {
         let replayed = Replay {
             workload: self.workload,
             survey: &self.survey,
@@ -193,7 +197,7 @@ impl<'w> Laboratory<'w> {
         }
         .run()?;
         let queriers = &self.survey.queriers;
-        Ok(Outcome {
+        Ok(RunResult {
             batches: metrics::batches(queriers, &self.full, &replayed.given, &self.options),
             spent: replayed.spent,
             resilience: replayed.resilience,
@@ -201,26 +205,26 @@ impl<'w> Laboratory<'w> {
     }
 }
 
-/// What a run gave.
+/// The results of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct RunResult {
     /// Every complete batch.
     pub batches: Vec<Batch>,
-    /// What was spent of global budgets.
+    /// The amounts that were consumed from global budgets.
     pub spent: Spent,
-    /// How near the attack came to its bounds.
+    /// The bounds on the attack, and the shares of them that it reached. None without an attack.
     pub resilience: Option<Resilience>,
 }
 
-impl Outcome {
-    /// A percentile of the errors of batches; none if there are none.
+impl RunResult {
+    /// A percentile of the errors of batches. None if there are no batches.
     pub fn error(&self, percent: f64) -> Option<f64> {
         metrics::percentile(self.batches.iter().map(|batch| batch.rmsre), percent)
     }
 
-    /// How many reports something was blocked of, by cause.
-    pub fn blocked(&self) -> [u64; Blocked::ALL.len()] {
-        let mut blocked = [0; Blocked::ALL.len()];
+    /// The number of blocked reports, by first cause.
+    pub fn blocked(&self) -> [u64; Limit::ALL.len()] {
+        let mut blocked = [0; Limit::ALL.len()];
         for batch in &self.batches {
             for (sum, count) in blocked.iter_mut().zip(batch.blocked) {
                 *sum += u64::from(count);
@@ -229,9 +233,9 @@ impl Outcome {
         blocked
     }
 
-    /// The share of reports something was blocked of by a cause: the mean over batches, as in the
-    /// paper's figures.
-    pub fn blocked_share(&self, cause: Blocked) -> Option<f64> {
+    /// The share of reports that a cause was the first to block: the mean over batches, as in the
+    /// paper's figures. None if there are no batches.
+    pub fn blocked_share(&self, cause: Limit) -> Option<f64> {
         if self.batches.is_empty() {
             return None;
         }

@@ -1,6 +1,6 @@
-//! Numbers and text for people.
+//! Numbers and text, formatted for people.
 
-/// A count with its thousands apart.
+/// A count with commas between thousands.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -13,7 +13,7 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
-/// A number with as many digits as a reader wants.
+/// A number with about three significant digits.
 pub(crate) fn short(number: f64) -> String {
     let digits = match number.abs() {
         size if size >= 100.0 => 0,
@@ -28,7 +28,7 @@ pub(crate) fn short(number: f64) -> String {
     }
 }
 
-/// Text as it may stand in SVG and HTML.
+/// Text, escaped for SVG and HTML.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -36,7 +36,7 @@ pub(crate) fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// A fraction in percent.
+/// A fraction as a percentage.
 pub(crate) fn percent(fraction: f64) -> String {
     let value = 100.0 * fraction;
     match value {

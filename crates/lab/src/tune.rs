@@ -1,11 +1,15 @@
 //! Tuning: the paper's three steps from logs to capacities (section Quota configuration).
 //!
-//! A querier budget is given; what devices do, at a percentile, gives N, M and n; the closed form
-//! ([`Policy::from_workload`](bigbird::Policy::from_workload)) gives the other capacities. N, M and n come from the paper's cheap statistics of devices
-//! ([`Description`]), or from running attribution ([`exact`]). The statistics of a device bound what it
-//! needs, if each conversion has to do with the one impression that it comes from. Exact counts are over
-//! those devices and epochs alone where something is paid, and every site with an impression that could
-//! get credit pays: they may ask for more.
+//! 1. The querier budget is given.
+//! 2. What devices do at a percentile gives N, M and n.
+//! 3. The closed form ([`Policy::for_workload`](bigbird::Policy::for_workload)) gives the other
+//!    capacities.
+//!
+//! N, M and n come from the paper's cheap statistics of devices ([`Description`]), or from running
+//! attribution ([`exact`]). The statistics of a device bound what it needs, if each conversion
+//! concerns only the impression that it comes from. Exact counts cover only the devices and epochs
+//! in which something is paid, and every site with an impression that could get credit pays. So
+//! exact counts can exceed the paper's statistics.
 
 use bigbird::{Charge, Filter, FilterKind, PolicyError, Profile, SiteId};
 
@@ -14,14 +18,14 @@ use crate::replay::Replay;
 use crate::simulate::LabError;
 use crate::workload::{QuerierOptions, Workload};
 
-/// N, M and n of each device and epoch, as the closed form means them.
+/// N, M and n of each device and epoch, as the closed form defines them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exact {
-    /// How many conversion sites ask for reports that cost something (N).
+    /// The number of conversion sites that request reports that cost something (N).
     pub conversion_sites: Counts,
-    /// How many impression sites have impressions in them (M).
+    /// The number of impression sites with impressions in those reports (M).
     pub impression_sites: Counts,
-    /// How many conversion sites ask about one impression site (n).
+    /// The number of conversion sites that ask about one impression site (n).
     pub fan_out: Counts,
 }
 
@@ -32,7 +36,7 @@ impl Exact {
         self.fan_out.add_all(&other.fan_out);
     }
 
-    /// The parameters that so many percent of devices and epochs stay within; none if no report
+    /// The parameters that suffice for `percent` percent of devices and epochs. None if no report
     /// costs anything.
     ///
     /// # Errors
@@ -50,7 +54,8 @@ impl Exact {
     }
 }
 
-/// Runs attribution without limits, every conversion site measuring, and counts who pays for what.
+/// Runs attribution with every conversion site as a querier and without effective limits, and
+/// counts which sites pay.
 ///
 /// # Errors
 /// If a part of the workload is on disk and cannot be read.
@@ -60,14 +65,14 @@ pub fn exact(workload: &Workload, lookback_epochs: u16, threads: usize) -> Resul
         ..QuerierOptions::default()
     };
     let survey = workload.survey(&everyone)?;
-    // Filters that never refuse, but are charged.
+    // Filters this large never refuse, but they are charged, so the charges can be counted.
     const PLENTY: f64 = 1e6;
     let mut policy = Profile::BigBird.policy().to_builder().no_domain_cap();
     for kind in [
-        FilterKind::Querier,
-        FilterKind::Global,
-        FilterKind::ImpressionSite,
-        FilterKind::ConversionSite,
+        FilterKind::QuerierBudget,
+        FilterKind::GlobalBudget,
+        FilterKind::ImpressionSiteQuota,
+        FilterKind::ConversionSiteQuota,
     ] {
         policy = policy.capacity(kind, PLENTY);
     }
@@ -85,23 +90,23 @@ pub fn exact(workload: &Workload, lookback_epochs: u16, threads: usize) -> Resul
     Ok(replayed.exact)
 }
 
-/// Collects who pays on one device.
+/// Collects the sites that pay on one device.
 #[derive(Debug, Default)]
-pub(crate) struct Payers {
-    /// Epoch, impression site and conversion site of each charge.
+pub(crate) struct PayingSites {
+    /// The epoch, the impression site and the conversion site of each charge.
     pairs: Vec<(i64, SiteId, SiteId)>,
     scratch: Vec<SiteId>,
 }
 
-impl Payers {
+impl PayingSites {
     pub(crate) fn begin(&mut self) {
         self.pairs.clear();
     }
 
-    /// A report was paid for.
+    /// Records the charges of a report.
     pub(crate) fn paid(&mut self, conversion_site: SiteId, charges: &[Charge]) {
         for charge in charges {
-            if let Filter::ImpressionSite(site) = charge.filter {
+            if let Filter::ImpressionSiteQuota(site) = charge.filter {
                 self.pairs.push((charge.epoch.0, site, conversion_site));
             }
         }
@@ -126,7 +131,7 @@ impl Payers {
     }
 }
 
-/// Step 2, by the paper's statistics of devices.
+/// Step 2, with the paper's statistics of devices. None if nothing was counted.
 ///
 /// # Errors
 /// If the share `r` is negative or not finite.

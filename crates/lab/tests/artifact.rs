@@ -1,5 +1,6 @@
-//! The paper's own artifact on a small workload, where it is at hand: without attack we agree batch
-//! by batch, under attack on the median.
+//! Compares the laboratory with the results of the paper's artifact on a small workload, if they
+//! are available. Without attack, both agree on every batch. Under attack, they agree on the
+//! median.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -21,14 +22,14 @@ fn policy(run: &Value) -> Policy {
     let cap = u32::try_from(run["cap"].as_u64().unwrap()).unwrap();
     let policy = profile.policy().to_builder().domain_cap(cap);
     match run["impressionSite"].as_f64() {
-        Some(quota) => policy.impression_site(quota),
-        None => policy.unlimited(FilterKind::ImpressionSite),
+        Some(quota) => policy.impression_site_quota(quota),
+        None => policy.unlimited(FilterKind::ImpressionSiteQuota),
     }
     .build()
     .unwrap()
 }
 
-/// A batch as the artifact tells it.
+/// A batch in the artifact's results.
 fn of_artifact(batch: &Value) -> (f64, u64, Vec<u64>, Vec<u64>, f64, Vec<u64>) {
     #[expect(
         clippy::cast_possible_truncation,

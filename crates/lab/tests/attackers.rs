@@ -1,13 +1,14 @@
-//! Attackers: what they do to a global budget without quotas, and what quotas leave them.
+//! Attackers: what they do to a global budget without quotas, and what they can still do with
+//! quotas.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use bigbird::{FilterKind, Policy, Profile};
+use bigbird::{FilterKind, Limit, Policy, Profile};
 use bigbird_lab::attack::attackers::{self, DrainConversionSite, DrainImpressionSite, Omniscient};
-use bigbird_lab::attack::{Attack, Attacker, Audience, Quotas, Stage, Strength};
-use bigbird_lab::replay::{Blocked, Given, Replay};
-use bigbird_lab::simulate::{Laboratory, Outcome};
+use bigbird_lab::attack::{Attack, AttackStage, Attacker, HeardVisits, Quotas, Strength};
+use bigbird_lab::replay::{Replay, ReportOutcome};
+use bigbird_lab::simulate::{Laboratory, RunResult};
 use bigbird_lab::workload::synthetic::{Population, Preset};
-use bigbird_lab::workload::{Event, Kind, QuerierOptions, Survey, Workload};
+use bigbird_lab::workload::{EventKind, QuerierOptions, Survey, Workload, WorkloadEvent};
 
 fn workload() -> Workload {
     let population = Population {
@@ -51,7 +52,7 @@ fn attack<'a>(attacker: &'a dyn Attacker, policy: &Policy) -> Attack<'a> {
     }
 }
 
-fn median(outcome: &Outcome) -> f64 {
+fn median(outcome: &RunResult) -> f64 {
     outcome.error(50.0).unwrap()
 }
 
@@ -63,7 +64,11 @@ fn every_attacker_stays_within_the_resilience_theorem() {
     let policies = [
         big_bird.clone(),
         big_bird.to_builder().domain_cap(1).build().unwrap(),
-        big_bird.to_builder().impression_site(5.0).build().unwrap(),
+        big_bird
+            .to_builder()
+            .impression_site_quota(5.0)
+            .build()
+            .unwrap(),
         big_bird.to_builder().no_domain_cap().build().unwrap(),
         Profile::GlobalOnly.policy(),
         Profile::CookieMonster.policy(),
@@ -83,7 +88,7 @@ fn every_attacker_stays_within_the_resilience_theorem() {
     }
 }
 
-/// It says that it uses one quota of each kind, and uses as many as the omniscient one.
+/// An attacker that claims to use one quota of each kind, but acts like the omniscient attacker.
 struct Liar;
 
 impl Attacker for Liar {
@@ -91,7 +96,7 @@ impl Attacker for Liar {
         "liar"
     }
 
-    fn audience(&self) -> Audience {
+    fn audience(&self) -> HeardVisits {
         Omniscient.audience()
     }
 
@@ -102,7 +107,7 @@ impl Attacker for Liar {
         }
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         Omniscient.act(stage);
     }
 }
@@ -122,7 +127,7 @@ fn an_attacker_that_uses_more_quotas_than_it_states_is_noticed() {
 fn attackers_hear_of_queriers_visits_unless_of_all() {
     let (workload, options) = fewer_devices();
     let policy = Profile::BigBird.policy();
-    // It owns every site, and needs two visits to take something.
+    // The attacker owns every site, and needs two visits on a device to take something.
     let attack = Attack {
         strength: Strength {
             impression_sites: u32::MAX,
@@ -137,7 +142,7 @@ fn attackers_hear_of_queriers_visits_unless_of_all() {
         outcome.resilience.as_ref().unwrap().touched
     };
     let survey = workload.survey(&options).unwrap();
-    let measures = |event: &Event| {
+    let measures = |event: &WorkloadEvent| {
         let site = event.conversion_site;
         survey.queriers.iter().any(|querier| querier.site == site)
     };
@@ -169,7 +174,8 @@ fn bursts_drain_a_global_budget_and_big_bird_holds_them() {
         assert!(drained > 3.0 * alone, "{name}: {drained} and {alone}");
         assert!(held < 1.3 * alone, "{name}: {held} and {alone}");
     }
-    // Pacing gets around the cap, so the quotas of the epoch must do; without them it gets as far.
+    // The slow attacker gets around the domain cap, so only the quotas of the epoch bound it. It
+    // does harm, but less than the omniscient attacker.
     let slow = attackers::by_name("slow").unwrap();
     let paced = laboratory
         .run(&big_bird, Some(attack(slow, &big_bird)))
@@ -184,13 +190,13 @@ fn bursts_drain_a_global_budget_and_big_bird_holds_them() {
     );
 }
 
-/// What every report gives, with and without an attack.
+/// The outcome of every report, without and with an attack.
 fn both(
     workload: &Workload,
     survey: &Survey,
     policy: &Policy,
     attacker: &dyn Attacker,
-) -> (Vec<Given>, Vec<Given>) {
+) -> (Vec<ReportOutcome>, Vec<ReportOutcome>) {
     let replay = |attack| {
         let replay = Replay {
             workload,
@@ -206,8 +212,8 @@ fn both(
     (replay(None), replay(Some(attack(attacker, policy))))
 }
 
-/// Goes through every device: its events, each with its place.
-fn each_device(workload: &Workload, mut each: impl FnMut(&[(usize, Event)])) {
+/// Calls `each` with the events of every device, each with its place.
+fn each_device(workload: &Workload, mut each: impl FnMut(&[(usize, WorkloadEvent)])) {
     let mut first = 0;
     for number in 0..workload.parts() {
         let part = workload.part(number).unwrap();
@@ -225,7 +231,10 @@ fn each_device(workload: &Workload, mut each: impl FnMut(&[(usize, Event)])) {
 /// A global budget so large that only quotas matter.
 fn quotas_only() -> Policy {
     let policy = Profile::BigBird.policy().to_builder();
-    policy.capacity(FilterKind::Global, 1000.0).build().unwrap()
+    policy
+        .capacity(FilterKind::GlobalBudget, 1000.0)
+        .build()
+        .unwrap()
 }
 
 #[test]
@@ -243,15 +252,17 @@ fn draining_a_conversion_site_harms_that_site_alone() {
         for (at, event) in events {
             if event.conversion_site == busiest.site {
                 own += usize::from(alone[*at].bucket().is_some());
-                harmed += usize::from(attacked[*at].blocked() == Some(Blocked::ConversionSite));
+                harmed += usize::from(attacked[*at].blocked() == Some(Limit::ConversionSiteQuota));
             } else if alone[*at].bucket().is_some() {
-                // Others may even gain: what the site could not pay is left in the quotas they share.
+                // Other sites may even gain: what the attacked site could not pay is left in the
+                // quotas that they share with it.
                 assert_eq!(alone[*at].bucket(), attacked[*at].bucket(), "{event:?}");
             }
         }
     });
     assert!(harmed * 10 > own, "{harmed} of {own}");
-    // With the paper's global budget it takes one epsilon of it at most: next to nothing.
+    // With the paper's global budget, the attack takes at most one epsilon of it, so almost no
+    // report of another site changes.
     let policy = Profile::BigBird.policy();
     let (alone, attacked) = both(&workload, &survey, &policy, &DrainConversionSite);
     let (mut others, mut changed) = (0, 0);
@@ -277,16 +288,19 @@ fn draining_an_impression_site_harms_only_who_advertised_there() {
     let (mut related, mut harmed) = (0, 0);
     each_device(&workload, |events| {
         for (at, event) in events {
-            let Kind::Conversion { .. } = event.kind else {
+            let EventKind::Conversion { .. } = event.kind else {
                 continue;
             };
             let advertised = events.iter().any(|(_, other)| {
                 other.conversion_site == event.conversion_site
-                    && matches!(other.kind, Kind::Impression { site, .. } if site as usize == busiest)
+                    && matches!(
+                        other.kind,
+                        EventKind::Impression { site, .. } if site as usize == busiest
+                    )
             });
             if advertised {
                 related += usize::from(alone[*at].bucket().is_some());
-                harmed += usize::from(attacked[*at].blocked() == Some(Blocked::ImpressionSite));
+                harmed += usize::from(attacked[*at].blocked() == Some(Limit::ImpressionSiteQuota));
             } else {
                 assert_eq!(alone[*at], attacked[*at], "{event:?}");
             }

@@ -1,4 +1,4 @@
-//! Files that cannot be read: one line that names the file, the column and the row.
+//! Prepared Criteo files. An error is one line that names the file, the column and the row.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs::File;
@@ -9,10 +9,10 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use bigbird_lab::workload::criteo::read_prepared;
 use parquet::arrow::ArrowWriter;
 
-/// A folder that goes away with the test.
-struct Folder(PathBuf);
+/// A folder that is removed at the end of the test.
+struct CriteoFolder(PathBuf);
 
-impl Folder {
+impl CriteoFolder {
     fn new(name: &str) -> Self {
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("criteo-{name}"));
         std::fs::create_dir_all(&path).unwrap();
@@ -34,7 +34,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for CriteoFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -71,7 +71,7 @@ fn conversions() -> Vec<(&'static str, ArrayRef)> {
 
 #[test]
 fn prepared_files_become_a_workload() {
-    let folder = Folder::new("good");
+    let folder = CriteoFolder::new("good");
     folder.write(IMPRESSIONS, impressions());
     folder.write(CONVERSIONS, conversions());
     let workload = read_prepared(&folder.0).unwrap();
@@ -82,7 +82,7 @@ fn prepared_files_become_a_workload() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let folder = Folder::new("bad");
+    let folder = CriteoFolder::new("bad");
     folder.write(CONVERSIONS, conversions());
     let mut columns = impressions();
     columns.remove(4);
@@ -90,7 +90,8 @@ fn what_is_wrong_is_named() {
     let error = folder.error();
     assert!(
         error.contains(
-            "20last_impressions.pqt: it has no column `publisher_id`; it has timestamp_min, user_id"
+            "20last_impressions.pqt: there is no column `publisher_id`; the columns are: \
+             timestamp_min, user_id"
         ),
         "{error}"
     );
@@ -100,7 +101,7 @@ fn what_is_wrong_is_named() {
     folder.write(IMPRESSIONS, columns);
     let error = folder.error();
     assert!(
-        error.ends_with("column `user_id` must hold whole numbers, not Utf8"),
+        error.ends_with("column `user_id` has type Utf8, but must hold whole numbers"),
         "{error}"
     );
 
@@ -109,7 +110,7 @@ fn what_is_wrong_is_named() {
     folder.write(IMPRESSIONS, columns);
     let error = folder.error();
     assert!(
-        error.ends_with("column `timestamp_min`, row 2: it is -3, which is out of range"),
+        error.ends_with("column `timestamp_min`, row 2: -3 is out of range"),
         "{error}"
     );
 
@@ -118,7 +119,7 @@ fn what_is_wrong_is_named() {
     folder.write(IMPRESSIONS, columns);
     let error = folder.error();
     assert!(
-        error.ends_with("column `campaign_id`, row 2: it is empty"),
+        error.ends_with("column `campaign_id`, row 2: the cell is empty"),
         "{error}"
     );
 }

@@ -1,15 +1,14 @@
-//! Planning and tuning: what is predicted is what a replay gives.
+//! Planning and tuning: predictions agree with the results of a replay.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(clippy::cast_precision_loss, reason = "counts of reports")]
 
-use bigbird::{Policy, Profile};
+use bigbird::{Limit, Policy, Profile};
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
 use bigbird_lab::plan::{Measurement, reports_of_devices};
-use bigbird_lab::replay::Blocked;
 use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::tune;
 use bigbird_lab::workload::synthetic::{Population, Preset};
-use bigbird_lab::workload::{Event, Kind, Noise, QuerierOptions, Workload};
+use bigbird_lab::workload::{EventKind, NoiseModel, QuerierOptions, Workload, WorkloadEvent};
 
 fn workload(preset: Preset, seed: u64) -> Workload {
     let population = Population {
@@ -44,7 +43,7 @@ fn the_percentile_table_is_the_papers() {
 fn a_plan_predicts_what_a_replay_blocks_and_how_wrong_it_is() {
     let workload = workload(Preset::Published, 1);
     let options = QuerierOptions {
-        // More epsilon than the paper's queriers take, so that budgets matter.
+        // A smaller target error than the paper's needs more epsilon, so that budgets matter.
         target_error: 0.02,
         ..QuerierOptions::default()
     };
@@ -69,14 +68,14 @@ fn a_plan_predicts_what_a_replay_blocks_and_how_wrong_it_is() {
         let measurement = Measurement {
             shares: full.iter().map(|count| count / sum).collect(),
             tau: options.tau,
-            noise: Noise::Paper,
+            noise: NoiseModel::Paper,
             budget: 1.0,
             reports_of_device: reports_of_devices(&workload, Some(querier.site), 1).unwrap(),
         };
         let expected = measurement.expect(querier.epsilon(), querier.batch as f64);
         let blocked: u32 = batches
             .iter()
-            .map(|batch| batch.blocked[Blocked::Querier as usize])
+            .map(|batch| batch.blocked[Limit::QuerierBudget as usize])
             .sum();
         let reports: usize = batches.iter().map(|batch| batch.size).sum();
         let share = f64::from(blocked) / reports as f64;
@@ -96,7 +95,8 @@ fn a_plan_predicts_what_a_replay_blocks_and_how_wrong_it_is() {
     );
 }
 
-/// One shop and one newspaper a day, on twenty days: budgets are for a day.
+/// One shop and one newspaper a day, on twenty days. The parameters count sites per epoch, which is
+/// a day here.
 #[test]
 fn parameters_are_of_an_epoch() {
     let mut workload = Workload::default();
@@ -105,15 +105,15 @@ fn parameters_are_of_an_epoch() {
     let mut events = Vec::new();
     for day in 0..20_u16 {
         let (minute, site) = (u32::from(day) * 1440, u32::from(day));
-        let event = |minute, kind| Event {
+        let event = |minute, kind| WorkloadEvent {
             minute,
             epoch: day,
             conversion_site: site,
             kind,
             row: minute,
         };
-        events.push(event(minute, Kind::Impression { site, bucket: 0 }));
-        let conversion = Kind::Conversion {
+        events.push(event(minute, EventKind::Impression { site, bucket: 0 }));
+        let conversion = EventKind::Conversion {
             value: 1,
             came_from: None,
         };
@@ -128,8 +128,8 @@ fn parameters_are_of_an_epoch() {
     let exact = tune::exact(&workload, 0, 1).unwrap();
     let exact = exact.parameters(100.0, 0.0).unwrap().unwrap();
     assert_eq!((cheap.numbers, exact.numbers), ([1, 1, 1], [1, 1, 1]));
-    // Each day has two reports, the first one too; with a longer lookback no more, for there is
-    // nothing to find.
+    // Every day has two reports, also the first one. A longer lookback does not add any, because
+    // the days before have no impression for the same shop.
     for lookback in [0, 1, 5] {
         let counts = reports_of_devices(&workload, None, lookback).unwrap();
         assert_eq!(
@@ -139,21 +139,21 @@ fn parameters_are_of_an_epoch() {
     }
 }
 
-/// An ad for each of two shops on one day; one converts that day, the other on the next.
+/// Two shops have an ad on the same day. One converts on that day, the other on the next.
 #[test]
 fn parameters_reach_as_far_as_conversions_look_back() {
     let mut workload = Workload::default();
     workload.conversion_site_names = vec!["early".to_owned(), "late".to_owned()];
     workload.impression_site_names = vec!["news".to_owned()];
-    let event = |minute, conversion_site, kind| Event {
+    let event = |minute, conversion_site, kind| WorkloadEvent {
         minute,
         epoch: u16::try_from(minute / 1440).unwrap(),
         conversion_site,
         kind,
         row: minute,
     };
-    let impression = Kind::Impression { site: 0, bucket: 0 };
-    let conversion = Kind::Conversion {
+    let impression = EventKind::Impression { site: 0, bucket: 0 };
+    let conversion = EventKind::Conversion {
         value: 1,
         came_from: Some(0),
     };
@@ -178,7 +178,7 @@ fn parameters_reach_as_far_as_conversions_look_back() {
     }
 }
 
-/// Conversions are worth 1 to 4: sums, noise and epsilons are of what they are worth.
+/// Conversions have values from 1 to 4. Sums, noise and epsilons take the values into account.
 #[test]
 fn sums_are_of_values() {
     let mut workload = Workload::default();
@@ -188,7 +188,7 @@ fn sums_are_of_values() {
     for device in 0..100_u32 {
         let (bucket, value) = (device % 5, device % 4 + 1);
         sums[bucket as usize] += u64::from(value);
-        let event = |minute, kind| Event {
+        let event = |minute, kind| WorkloadEvent {
             minute,
             epoch: 0,
             conversion_site: 0,
@@ -197,10 +197,10 @@ fn sums_are_of_values() {
         };
         let bucket = u8::try_from(bucket).unwrap();
         workload.push_device(&mut [
-            event(device, Kind::Impression { site: 0, bucket }),
+            event(device, EventKind::Impression { site: 0, bucket }),
             event(
                 device + 1,
-                Kind::Conversion {
+                EventKind::Conversion {
                     value,
                     came_from: None,
                 },
@@ -217,7 +217,7 @@ fn sums_are_of_values() {
     let plenty = Profile::CookieMonster
         .policy()
         .to_builder()
-        .querier(100.0)
+        .querier_budget(100.0)
         .build()
         .unwrap();
     let outcome = laboratory.run(&plenty, None).unwrap();
@@ -225,14 +225,18 @@ fn sums_are_of_values() {
         panic!("{outcome:?}");
     };
     assert_eq!((batch.full, batch.kept), (sums, sums));
-    // A sum of 250 in five buckets of a fifth each, with an error of 5% from noise.
+    // The sum of 250 is divided equally over five buckets, and noise alone gives an error of 5%.
     let noise_scale = 0.05 * 250.0 / (2.0_f64 * 25.0).sqrt();
     assert!((batch.noise_scale / noise_scale - 1.0).abs() < 1e-12);
     assert!((batch.epsilon - 4.0 / noise_scale).abs() < 1e-12);
     assert!((batch.rmsre / 0.05 - 1.0).abs() < 0.1, "{}", batch.rmsre);
-    // A conversion of less costs less: a budget of half an epsilon pays for those worth 2.
+    // A conversion with a smaller value costs less: a budget of half the epsilon pays for values up
+    // to 2.
     let half = Profile::CookieMonster.policy().to_builder();
-    let half = half.querier(batch.epsilon / 2.0 + 1e-5).build().unwrap();
+    let half = half
+        .querier_budget(batch.epsilon / 2.0 + 1e-5)
+        .build()
+        .unwrap();
     let outcome = laboratory.run(&half, None).unwrap();
     let kept: u64 = outcome.batches[0].kept.iter().sum();
     assert_eq!(kept, 25 + 2 * 25);
@@ -243,11 +247,11 @@ fn a_laboratory_refuses_what_it_cannot_ask() {
     let mut workload = Workload::default();
     workload.conversion_site_names = vec!["shop".to_owned()];
     workload.impression_site_names = vec!["news".to_owned()];
-    let conversion = |minute, value| Event {
+    let conversion = |minute, value| WorkloadEvent {
         minute,
         epoch: 0,
         conversion_site: 0,
-        kind: Kind::Conversion {
+        kind: EventKind::Conversion {
             value,
             came_from: None,
         },
@@ -279,18 +283,18 @@ fn a_laboratory_refuses_what_it_cannot_ask() {
     let error = Laboratory::with_lookback(&workload, options, 4096, 1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a conversion may look at most 4095 epochs back, got 4096"
+        "a conversion can look back at most 4095 epochs, got 4096"
     );
 }
 
-/// Kept results of another workload must not be used.
+/// The digest keeps results of another workload from being used again.
 #[test]
 fn a_digest_tells_workloads_apart() {
-    let event = |minute| Event {
+    let event = |minute| WorkloadEvent {
         minute,
         epoch: 0,
         conversion_site: 0,
-        kind: Kind::Impression { site: 0, bucket: 0 },
+        kind: EventKind::Impression { site: 0, bucket: 0 },
         row: minute,
     };
     let digest = |devices: &[&[u32]], site: &str| {
@@ -298,7 +302,8 @@ fn a_digest_tells_workloads_apart() {
         workload.conversion_site_names = vec![site.to_owned()];
         workload.impression_site_names = vec!["news".to_owned()];
         for minutes in devices {
-            let mut events: Vec<Event> = minutes.iter().map(|minute| event(*minute)).collect();
+            let mut events: Vec<WorkloadEvent> =
+                minutes.iter().map(|minute| event(*minute)).collect();
             workload.push_device(&mut events);
         }
         workload.survey(&QuerierOptions::default()).unwrap().digest
@@ -319,27 +324,27 @@ fn capacities_of_a_percentile_serve_it() {
         let cheap = tune::conservative(&description, percentile, 0.0)
             .unwrap()
             .unwrap();
-        let policy = Policy::from_workload(1.0, &cheap.parameters, 2).unwrap();
+        let policy = Policy::for_workload(1.0, &cheap.parameters, 2).unwrap();
         assert!(policy.violations(&cheap.parameters).is_empty());
         let exact = exact.parameters(percentile, 0.0).unwrap().unwrap();
-        // Exact counts of M leave out devices that never convert, and so may be larger.
+        // Exact counts of M leave out devices that never convert, so they can be larger.
         let [conversion_sites, _, fan_out] = exact.numbers;
         assert!(
             conversion_sites <= cheap.numbers[0] && fan_out <= cheap.numbers[2],
             "p{percentile}"
         );
     }
-    // At the highest percentile nothing is blocked but by querier budgets.
+    // At the highest percentile, only querier budgets block reports.
     let all = tune::conservative(&description, 100.0, 0.0)
         .unwrap()
         .unwrap();
-    let policy = Policy::from_workload(1.0, &all.parameters, 2).unwrap();
+    let policy = Policy::for_workload(1.0, &all.parameters, 2).unwrap();
     let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 2).unwrap();
     let outcome = laboratory.run(&policy, None).unwrap();
     for cause in [
-        Blocked::Global,
-        Blocked::ImpressionSite,
-        Blocked::ConversionSite,
+        Limit::GlobalBudget,
+        Limit::ImpressionSiteQuota,
+        Limit::ConversionSiteQuota,
     ] {
         assert_eq!(outcome.blocked()[cause as usize], 0, "{cause:?}");
     }

@@ -1,15 +1,15 @@
-//! A synthetic population: the same for any number of threads, and shaped like the paper's data.
+//! The synthetic population: its results are the same for any number of threads, and it is shaped
+//! like the paper's data.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use bigbird::{Policy, Profile};
+use bigbird::{Limit, Policy, Profile};
 use std::sync::Arc;
 
 use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
-use bigbird_lab::replay::Blocked;
-use bigbird_lab::simulate::{Laboratory, Outcome};
+use bigbird_lab::simulate::{Laboratory, RunResult};
 use bigbird_lab::workload::synthetic::{Population, Preset};
-use bigbird_lab::workload::{Kind, QuerierOptions, Workload};
+use bigbird_lab::workload::{EventKind, QuerierOptions, Workload};
 
 fn workload() -> Workload {
     Population {
@@ -43,7 +43,7 @@ fn devices_do_what_the_papers_do() {
         for device in 0..part.devices() {
             let shown = part
                 .range(device)
-                .filter(|at| matches!(part.event(*at).kind, Kind::Impression { .. }))
+                .filter(|at| matches!(part.event(*at).kind, EventKind::Impression { .. }))
                 .count();
             impressions.push(shown);
             conversions.push(part.range(device).len() - shown);
@@ -66,7 +66,7 @@ fn devices_do_what_the_papers_do() {
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let workload = workload();
-    let run = |threads| -> Arc<Outcome> {
+    let run = |threads| -> Arc<RunResult> {
         let laboratory = Laboratory::new(&workload, QuerierOptions::default(), threads).unwrap();
         let attack = attack(&RANDOM, Some(2));
         laboratory
@@ -86,7 +86,7 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
     let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 2).unwrap();
     let quota = |epsilon: f64| {
         let policy = Profile::BigBird.policy().to_builder();
-        policy.impression_site(epsilon).build().unwrap()
+        policy.impression_site_quota(epsilon).build().unwrap()
     };
     let median = |policy: &Policy, attack: Option<Attack<'_>>| {
         let outcome = laboratory.run(policy, attack).unwrap();
@@ -105,7 +105,7 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
     let no_cap = attack(&RANDOM, None);
     let (drained, outcome) = median(&Profile::GlobalOnly.policy(), Some(no_cap));
     assert!(drained > 5.0 * alone, "{drained} and {alone}");
-    assert!(outcome.blocked_share(Blocked::Global).unwrap() > 0.3);
+    assert!(outcome.blocked_share(Limit::GlobalBudget).unwrap() > 0.3);
     let (held, _) = median(&quota(2.0), Some(random));
     assert!(held < 1.3 * alone, "{held} and {alone}");
     let (at_one, _) = median(&quota(1.0), Some(random));
@@ -113,13 +113,13 @@ fn quotas_keep_attackers_from_draining_the_global_budget() {
     let (at_three, outcome) = median(&quota(3.0), Some(random));
     assert!(at_three > held, "{at_three} and {held}");
     let blocked = |cause| outcome.blocked()[cause as usize];
-    assert!(blocked(Blocked::Global) > blocked(Blocked::Querier));
+    assert!(blocked(Limit::GlobalBudget) > blocked(Limit::QuerierBudget));
     let (loose, outcome) = median(&quota(5.0), Some(random));
     assert!(loose > 1.3 * held, "{loose} and {held}");
-    let most = Blocked::ALL
+    let most = Limit::ALL
         .into_iter()
         .max_by_key(|cause| outcome.blocked()[*cause as usize]);
-    assert_eq!(most, Some(Blocked::Global));
+    assert_eq!(most, Some(Limit::GlobalBudget));
 
     let omniscient = attack(&Omniscient, Some(2));
     let (worse, _) = median(&quota(2.0), Some(omniscient));

@@ -1,4 +1,4 @@
-//! CriteoPrivateAd as it is published, in small files of the same form.
+//! The CriteoPrivateAd files as they are published, tested with small files of the same form.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use arrow_array::{
     ArrayRef, Int64Array, LargeListArray, ListArray, NullArray, RecordBatch, StringArray,
 };
 use bigbird_lab::workload::criteo::{RawOptions, read_raw};
-use bigbird_lab::workload::{Kind, Workload};
+use bigbird_lab::workload::{EventKind, Workload};
 use parquet::arrow::ArrowWriter;
 use tempfile::TempDir;
 
@@ -76,13 +76,13 @@ fn events(workload: &Workload) -> Vec<String> {
         events.extend(part.events().map(|event| {
             let site = &workload.conversion_site_names[event.conversion_site as usize];
             let kind = match event.kind {
-                Kind::Impression { site, bucket } => {
+                EventKind::Impression { site, bucket } => {
                     format!(
                         "on {} {bucket}",
                         workload.impression_site_names[site as usize]
                     )
                 }
-                Kind::Conversion { value, .. } => format!("worth {value}"),
+                EventKind::Conversion { value, .. } => format!("worth {value}"),
             };
             format!("{} {} {site} {kind}", event.minute, event.epoch)
         }));
@@ -123,7 +123,7 @@ fn displays_become_events() {
     let workload = read(folder.path(), &everything(1..=30)).unwrap();
     assert_eq!(events(&workload), expected);
     assert_eq!(workload.devices(), 1);
-    // The folder of the days themselves.
+    // The folder that contains the folders of days can be given directly.
     let workload = read(&folder.path().join("data"), &everything(1..=30)).unwrap();
     assert_eq!(events(&workload), expected);
 }
@@ -134,7 +134,7 @@ fn days_come_from_folders_or_from_a_column() {
     for day in [2, 3, 10] {
         let path = folder.path().join(format!("day_int={day}/part.parquet"));
         write(&path, displays(&[&format!("user of {day}")]));
-        // A copy that only day 3 has: on another day it is a file like any other.
+        // Only day 3 has a copy with this name. On another day it is an ordinary file.
         let path = folder.path().join(format!("day_int={day}/{DUPLICATE}"));
         write(&path, displays(&[&format!("other of {day}")]));
     }
@@ -163,8 +163,8 @@ fn days_come_from_folders_or_from_a_column() {
     assert_eq!(events(&workload)[0], "14400 11 70 on 80 3");
 }
 
-/// 40 users with one display, 30 with two, 20 with three and one with eleven; two have a number of
-/// displays that the original data does not tell.
+/// Writes 40 users with one display, 30 with two, 20 with three, one with eleven, and two with
+/// four. The correction file has no share for four.
 fn crowd(folder: &Path) {
     let mut users = Vec::new();
     for (displays, count) in [(1, 40), (2, 30), (3, 20), (11, 1), (4, 2)] {
@@ -196,7 +196,8 @@ fn by_displays(workload: &Workload) -> BTreeMap<usize, usize> {
 fn users_are_resampled() {
     let folder = TempDir::new().unwrap();
     crowd(folder.path());
-    // 40 of one display would be 80 users, 30 of two 100, 20 of three 200: so there are 80.
+    // The 40 users with one display would fit a population of 80 users, the 30 with two one of 100,
+    // and the 20 with three one of 200. The smallest decides: 80.
     let correction =
         "cnt_displays;nb_users_original;other\n1;50;x\n2;30.0;x\n3;10;x\n11;5;x\n5;5;\n";
     std::fs::write(folder.path().join(CORRECTION), correction).unwrap();
@@ -208,7 +209,7 @@ fn users_are_resampled() {
     );
     let again = read(folder.path(), &options).unwrap();
     assert_eq!(events(&workload), events(&again));
-    // The one above is found too.
+    // The correction file is also found in the folder above.
     let again = read(&folder.path().join("data"), &options).unwrap();
     assert_eq!(events(&workload), events(&again));
     let all = read(folder.path(), &everything(11..=30)).unwrap();
@@ -224,27 +225,29 @@ fn what_is_wrong_is_named() {
         error.replace(&format!("{}/", folder.path().display()), "")
     };
     let options = RawOptions::default();
-    assert!(error(&folder, &options).ends_with(": it has no Parquet files of days 11 to 30"));
+    assert!(
+        error(&folder, &options).ends_with(": the folder has no Parquet files of days 11 to 30")
+    );
     let path = folder.path().join("day_int=11/a.parquet");
     write(&path, displays(&["a"]));
     assert!(error(&folder, &options).starts_with("event_per_user_correction.csv: No such file"));
     for (text, expected) in [
-        ("cnt_displays\n", "it has no column `nb_users_original`"),
+        ("cnt_displays\n", "there is no column `nb_users_original`"),
         (
             "cnt_displays;nb_users_original\n1;50\n2;many\n",
-            "column `nb_users_original`, row 2: it is \"many\", no share in percent",
+            "column `nb_users_original`, row 2: \"many\" is not a percentage from 0 to 100",
         ),
         (
             "cnt_displays;nb_users_original\n1;101\n",
-            "column `nb_users_original`, row 1: it is \"101\", no share in percent",
+            "column `nb_users_original`, row 1: \"101\" is not a percentage from 0 to 100",
         ),
         (
             "cnt_displays;nb_users_original\none;10\n",
-            "column `cnt_displays`, row 1: it is \"one\", which is no whole number",
+            "column `cnt_displays`, row 1: \"one\" is not a whole number that fits into 64 bits",
         ),
         (
             "cnt_displays;nb_users_original\n7;10\n",
-            "no user has as many displays as it has shares for",
+            "the file gives no share for the number of displays of any user",
         ),
     ] {
         std::fs::write(folder.path().join(CORRECTION), text).unwrap();
@@ -255,22 +258,26 @@ fn what_is_wrong_is_named() {
     }
     let all = everything(1..=30);
     let cells: [(usize, ArrayRef, &str); 4] = [
-        (1, numbers(&[None]), "it has no displays of days 1 to 30"),
+        (
+            1,
+            numbers(&[None]),
+            "the folder has no displays on days 1 to 30",
+        ),
         (
             5,
             numbers(&[Some(3)]),
-            "column `click_delay_after_display_array` must hold lists of numbers, not Int64",
+            "column `click_delay_after_display_array` has type Int64, but must hold lists of numbers",
         ),
         (
             5,
             delays(vec![Some(vec![Some(1 << 40)])]),
-            "column `click_delay_after_display_array`, row 1: it has 1099511627776, which is too \
-             many minutes",
+            "column `click_delay_after_display_array`, row 1: a delay of 1099511627776 minutes is \
+             too long",
         ),
         (
             1,
             Arc::new(arrow_array::Float64Array::from(vec![1.5])),
-            "column `user_id` must hold text or whole numbers, not Float64",
+            "column `user_id` has type Float64, but must hold text or whole numbers",
         ),
     ];
     for (column, array, expected) in cells {
@@ -284,14 +291,15 @@ fn what_is_wrong_is_named() {
     columns.remove(3);
     write(&path, columns);
     let missing = error(&folder, &all);
-    let expected = "day_int=11/a.parquet: it has no column `publisher_id`; it has id, user_id, ";
+    let expected =
+        "day_int=11/a.parquet: there is no column `publisher_id`; the columns are: id, user_id, ";
     assert!(missing.starts_with(expected), "{missing}");
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("a.parquet");
     write(&path, displays(&["a"]));
     let missing = error(&folder, &all);
     assert!(
-        missing.starts_with("a.parquet: it has no column `day_int`"),
+        missing.starts_with("a.parquet: there is no column `day_int`"),
         "{missing}"
     );
     let mut columns = displays(&["a"]);
@@ -299,6 +307,6 @@ fn what_is_wrong_is_named() {
     write(&path, columns);
     assert_eq!(
         error(&folder, &all),
-        "a.parquet: column `day_int`, row 1: it is 31: days go from 1 to 30"
+        "a.parquet: column `day_int`, row 1: day 31 is out of range; use 1 to 30"
     );
 }

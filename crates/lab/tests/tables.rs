@@ -1,5 +1,5 @@
-//! Tables: what is written is read again, in memory and on disk alike; and what is wrong with a table
-//! is said in one line that names the file, the column and the row.
+//! Tables: what was written can be read back, in memory and on disk. An error in a table is one
+//! line that names the file, the column and the row.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs::File;
@@ -20,7 +20,7 @@ use bigbird_lab::workload::criteo::read_prepared;
 use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
 use bigbird_lab::workload::write::{write_prepared, write_table};
-use bigbird_lab::workload::{Event, Kind, Part, QuerierOptions, Workload};
+use bigbird_lab::workload::{EventKind, Part, QuerierOptions, Workload, WorkloadEvent};
 use parquet::arrow::ArrowWriter;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
@@ -45,8 +45,8 @@ fn population() -> Workload {
     population.generate()
 }
 
-/// Everything that happens, with names: what must not depend on how a workload is stored. Numbers of
-/// epochs may be apart, but not their distances.
+/// The events of each device as text, with names instead of numbers, sorted. They must not depend
+/// on how a workload is stored.
 fn happenings(workload: &Workload) -> Vec<Vec<String>> {
     let mut devices = Vec::new();
     for number in 0..workload.parts() {
@@ -56,11 +56,11 @@ fn happenings(workload: &Workload) -> Vec<Vec<String>> {
                 let event = part.event(at);
                 let site = &workload.conversion_site_names[event.conversion_site as usize];
                 let kind = match event.kind {
-                    Kind::Impression { site, bucket } => {
+                    EventKind::Impression { site, bucket } => {
                         let site = &workload.impression_site_names[site as usize];
                         format!("{site} {bucket}")
                     }
-                    Kind::Conversion { value, came_from } => {
+                    EventKind::Conversion { value, came_from } => {
                         let site = came_from.map(|site| site as usize);
                         let site = site.map(|site| &workload.impression_site_names[site]);
                         match site {
@@ -78,7 +78,7 @@ fn happenings(workload: &Workload) -> Vec<Vec<String>> {
     devices
 }
 
-/// What a run without attack gives, by the name of the querier.
+/// The batches of a run without attack, by the name of the querier.
 fn outcome(workload: &Workload) -> Vec<(String, Vec<Batch>)> {
     outcome_under(workload, None)
 }
@@ -104,7 +104,7 @@ fn outcome_under(workload: &Workload, attack: Option<Attack<'_>>) -> Vec<(String
     of_site.into_iter().collect()
 }
 
-/// In memory, on disk, and both for tables that say that they are sorted.
+/// Options that read in memory and on disk, without and with `sorted`.
 fn ways() -> [TableOptions; 4] {
     let options = |memory_rows, sorted| TableOptions {
         memory_rows,
@@ -135,7 +135,7 @@ fn what_is_written_is_read_again() {
         let mut attacked = Vec::new();
         for options in ways() {
             let again = read(&path, &options).unwrap();
-            // Where devices are kept, and in which order, does not change what an attacker does.
+            // An attacker does the same, wherever and in whichever order devices are stored.
             attacked.push(outcome_under(&again, Some(attack)));
             assert_eq!(attacked.first(), attacked.last(), "{name} {options:?}");
             assert_eq!(again.devices(), workload.devices());
@@ -145,7 +145,7 @@ fn what_is_written_is_read_again() {
     }
 }
 
-/// Prepared files have an order of their own among conversions of one minute.
+/// Prepared files have their own order of conversions of one minute.
 #[test]
 fn prepared_files_are_read_again_and_become_tables() {
     let folder = TempDir::new().unwrap();
@@ -169,7 +169,7 @@ fn prepared_files_are_read_again_and_become_tables() {
     }
 }
 
-#[cfg(unix)] // Elsewhere they have one as long as they are open.
+#[cfg(unix)] // On other systems they have a name while they are open.
 #[test]
 fn temporary_files_have_no_name() {
     let folder = TempDir::new().unwrap();
@@ -188,7 +188,7 @@ fn temporary_files_have_no_name() {
     let workload = workload.unwrap();
     assert!(workload.parts() > 1);
     assert_eq!((named_while_reading, named()), (0, 0));
-    // The folder is where their space is taken from, and nothing else: even without it they last.
+    // The folder only says which disk to use: the files outlive it.
     temporary.close().unwrap();
     assert_eq!(outcome(&workload), outcome(&population()));
 
@@ -200,18 +200,18 @@ fn temporary_files_have_no_name() {
     };
     let error = read(&path, &nowhere).unwrap_err();
     assert!(
-        error.contains("nowhere: a temporary file cannot be created there: "),
+        error.contains("nowhere: cannot create a temporary file in this folder: "),
         "{error}"
     );
 }
 
 #[test]
 fn devices_without_events_survive_on_disk() {
-    let event = |minute| Event {
+    let event = |minute| WorkloadEvent {
         minute,
         epoch: 0,
         conversion_site: 0,
-        kind: Kind::Conversion {
+        kind: EventKind::Conversion {
             value: 3,
             came_from: None,
         },
@@ -261,7 +261,7 @@ fn a_folder_is_one_table() {
 
 const HEADER: &str = "device,time,conversion_site,impression_site,bucket,kind,value";
 
-/// A file in a folder that goes away with the test.
+/// A file in a folder that is removed at the end of the test.
 struct Table {
     _folder: TempDir,
     path: PathBuf,
@@ -297,7 +297,7 @@ impl Table {
         happenings(&read(&self.path, options).unwrap())
     }
 
-    /// What is said, without the folder.
+    /// The error message, without the folder.
     fn error(&self, options: &TableOptions) -> String {
         let error = read(&self.path, options).unwrap_err();
         assert_eq!(error.lines().count(), 1, "{error}");
@@ -423,7 +423,7 @@ fn columns_of_parquet_have_many_types() {
     let mut without_kind = columns();
     without_kind.remove(5);
     assert_eq!(Table::parquet(without_kind).read(&options), expected);
-    // The unit is that of the origin; times have their own.
+    // The unit applies to the origin. Timestamps have their own unit.
     let mut later = columns();
     later[1].1 = Arc::new(instants);
     let origin = TableOptions {
@@ -443,73 +443,77 @@ fn what_is_wrong_with_a_row_is_named() {
         ..TableOptions::default()
     };
     for (row, expected) in [
-        (",0,s,,,c,1", "column `device`, row 2: it is empty"),
-        ("d,,s,,,c,1", "column `time`, row 2: it is empty"),
-        ("d,0,,,,c,1", "column `conversion_site`, row 2: it is empty"),
+        (",0,s,,,c,1", "column `device`, row 2: the cell is empty"),
+        ("d,,s,,,c,1", "column `time`, row 2: the cell is empty"),
+        (
+            "d,0,,,,c,1",
+            "column `conversion_site`, row 2: the cell is empty",
+        ),
         (
             "d,0,s,,1,i,",
-            "column `impression_site`, row 2: it is empty",
+            "column `impression_site`, row 2: the cell is empty",
         ),
-        ("d,0,s,p,,i,", "column `bucket`, row 2: it is empty"),
-        ("d,0,s,p,1,,", "column `kind`, row 2: it is empty"),
+        ("d,0,s,p,,i,", "column `bucket`, row 2: the cell is empty"),
+        ("d,0,s,p,1,,", "column `kind`, row 2: the cell is empty"),
         (
             "d,-3,s,,,c,1",
-            "column `time`, row 2: it is -3, which is negative",
+            "column `time`, row 2: -3 is negative; set --time-origin to the earliest time",
         ),
         (
             "d,1.5,s,,,c,1",
-            "column `time`, row 2: it is \"1.5\", which is no whole number",
+            "column `time`, row 2: \"1.5\" is not a whole number that fits into 64 bits",
         ),
         (
             "d,99999999999999999999,s,,,c,1",
-            "column `time`, row 2: it is \"99999999999999999999\", which is no whole number",
+            "column `time`, row 2: \"99999999999999999999\" is not a whole number that fits into \
+             64 bits",
         ),
         (
             "d,94371840,s,,,c,1",
-            "column `time`, row 2: it is 94371840, which is in epoch 65536, after 65535: \
+            "column `time`, row 2: 94371840 is in epoch 65536, and the last possible one is 65535; \
              set --time-unit or --time-origin",
         ),
         (
             "d,1700000000000,s,,,c,1",
-            "column `time`, row 2: it is 1700000000000, which is minute 1700000000000, after \
-             4294967295: set --time-unit or --time-origin",
+            "column `time`, row 2: 1700000000000 is minute 1700000000000, and the last possible \
+             one is 4294967295; set --time-unit or --time-origin",
         ),
         (
             "d,0,s,p,1,click,",
-            "column `kind`, row 2: it is \"click\", neither impression nor conversion",
+            "column `kind`, row 2: \"click\" is neither impression nor conversion",
         ),
         (
             "d,0,s,p,1,0,",
-            "column `kind`, row 2: it is \"0\", neither impression nor conversion",
+            "column `kind`, row 2: \"0\" is neither impression nor conversion",
         ),
         (
             "d,0,s,p,5,i,",
-            "column `bucket`, row 2: it is 5: buckets go from 0 to 4",
+            "column `bucket`, row 2: bucket 5 is out of range; use 0 to 4",
         ),
         (
             "d,0,s,p,-1,i,",
-            "column `bucket`, row 2: it is -1: buckets go from 0 to 4",
+            "column `bucket`, row 2: bucket -1 is out of range; use 0 to 4",
         ),
         (
             "d,0,s,p,\"a\nb\",i,",
-            "column `bucket`, row 2: it is \"a\\nb\", which is no whole number",
+            "column `bucket`, row 2: \"a\\nb\" is not a whole number that fits into 64 bits",
         ),
         (
             "d,0,s,,,c,0",
-            "column `value`, row 2: it is 0: values go from 1 to 2147483647",
+            "column `value`, row 2: value 0 is out of range; use 1 to 2147483647",
         ),
         (
             "d,0,s,,,c,2147483648",
-            "column `value`, row 2: it is 2147483648: values go from 1 to 2147483647",
+            "column `value`, row 2: value 2147483648 is out of range; use 1 to 2147483647",
         ),
         (
             "d,0,s,,2,c,1",
-            "column `bucket`, row 2: it must be empty for a conversion",
+            "column `bucket`, row 2: the bucket of a conversion must be empty",
         ),
-        ("d,0,s", "row 2: it has 3 fields, the header has 7"),
+        ("d,0,s", "row 2: found 3 fields; the header has 7"),
         (
             "d,0,s,,,c,1,",
-            "row 2: it has more than 7 fields, the header has 7",
+            "row 2: found more than 7 fields; the header has 7",
         ),
         ("d,0,s,,,c,\"1", "row 2: a quote is not closed"),
         ("d,0,s,,,c,\"", "row 2: a quote is not closed"),
@@ -521,24 +525,24 @@ fn what_is_wrong_with_a_row_is_named() {
     }
     assert_eq!(
         rows(&["d,9,s,,,c,1"]).error(&origin),
-        "t.csv: column `time`, row 1: it is 9, which is before --time-origin 10"
+        "t.csv: column `time`, row 1: 9 is before --time-origin 10"
     );
     let long = format!("{},0,s,,,c,1", "d".repeat(70_000));
     assert_eq!(
         rows(&[&long])
             .error(&TableOptions::default())
             .replace("70000", "N"),
-        "t.csv: column `device`, row 1: it has N bytes: a name has at most 65535"
+        "t.csv: column `device`, row 1: the name has N bytes; at most 65535 are allowed"
     );
     let endless = format!("\"{}", "d,0,s,,,c,1\n".repeat(200_000));
     assert_eq!(
         rows(&[good, &endless]).error(&TableOptions::default()),
-        "t.csv: row 2: it is longer than 1048576 bytes: is a quote not closed?"
+        "t.csv: row 2: the row is longer than 1048576 bytes; check for a quote that is not closed"
     );
     let with_order = Table::csv(format!("{HEADER},order\nd,0,s,,,c,1,-1\n"));
     assert_eq!(
         with_order.error(&TableOptions::default()),
-        "t.csv: column `order`, row 1: it is -1: it goes from 0 to 4294967295"
+        "t.csv: column `order`, row 1: -1 is out of range; use 0 to 4294967295"
     );
 }
 
@@ -549,14 +553,14 @@ fn text_must_be_utf_8() {
     bytes.extend(b"\xff,,,c,1\n");
     assert_eq!(
         Table::csv(&bytes).error(&options),
-        "t.csv: column `conversion_site`, row 2: it is not UTF-8"
+        "t.csv: column `conversion_site`, row 2: the text is not valid UTF-8"
     );
-    // Two fields that are one character together.
+    // Two fields that together are the bytes of one character.
     let mut bytes = b"device,conversion_site,time,impression_site,bucket\n".to_vec();
     bytes.extend(b"\xc3,\xa9,0,,\n");
     assert_eq!(
         Table::csv(&bytes).error(&options),
-        "t.csv: column `device`, row 1: it is not UTF-8"
+        "t.csv: column `device`, row 1: the text is not valid UTF-8"
     );
 }
 
@@ -571,12 +575,14 @@ fn sorted_tables_must_be_sorted() {
         let apart = rows(&["a,0,s,,,c,1", "b,0,s,,,c,1", "a,1,s,,,c,1"]);
         assert_eq!(
             apart.error(&options),
-            "t.csv: column `device`, row 3: it has rows before, and another device in between"
+            "t.csv: column `device`, row 3: the rows of this device are not together, as --sorted \
+             requires"
         );
         let back = rows(&["a,0,s,,,c,1", "b,5,s,,,c,1", "b,4,s,,,c,1"]);
         assert_eq!(
             back.error(&options),
-            "t.csv: column `time`, row 3: it is minute 4, after minute 5 of the same device"
+            "t.csv: column `time`, row 3: minute 4 follows minute 5 of the same device; --sorted \
+             requires rows in order of time"
         );
     }
 }
@@ -585,17 +591,17 @@ fn sorted_tables_must_be_sorted() {
 fn what_is_wrong_with_a_file_is_named() {
     let options = TableOptions::default();
     for (text, expected) in [
-        ("", "it is empty"),
-        ("\n\n", "it is empty"),
+        ("", "the file is empty"),
+        ("\n\n", "the file is empty"),
         ("device,\"time", "header: a quote is not closed"),
-        (HEADER, "it has no rows"),
+        (HEADER, "the file has no rows"),
         (
             "device,time\n1,2\n",
-            "it has no column `conversion_site`; it has device, time",
+            "there is no column `conversion_site`; the columns are: device, time",
         ),
         (
             "device,time,conversion_site,impression_site,bucket,time\n",
-            "it has 2 columns `time`",
+            "2 columns are named `time`; expected one",
         ),
     ] {
         let error = Table::csv(text).error(&options);
@@ -605,8 +611,8 @@ fn what_is_wrong_with_a_file_is_named() {
     renamed.columns.set("time=when").unwrap();
     assert_eq!(
         rows(&["d,0,s,,,c,1"]).error(&renamed),
-        "t.csv: it has no column `when`; it has device, time, conversion_site, impression_site, \
-         bucket, kind, value"
+        "t.csv: there is no column `when`; the columns are: device, time, conversion_site, \
+         impression_site, bucket, kind, value"
     );
 
     let empty = columns()
@@ -614,40 +620,40 @@ fn what_is_wrong_with_a_file_is_named() {
         .map(|(name, array)| (name, array.slice(0, 0)));
     assert_eq!(
         Table::parquet(empty.collect()).error(&options),
-        "t.parquet: it has no rows"
+        "t.parquet: the file has no rows"
     );
     let mut missing = columns();
     missing.remove(4);
     assert_eq!(
         Table::parquet(missing).error(&options),
-        "t.parquet: it has no column `bucket`; it has device, time, conversion_site, impression_site, \
-         kind, value"
+        "t.parquet: there is no column `bucket`; the columns are: device, time, conversion_site, \
+         impression_site, kind, value"
     );
     let types: [(usize, ArrayRef, &str); 5] = [
         (
             0,
             Arc::new(Float64Array::from(vec![1.0; 3])),
-            "column `device` must hold text or whole numbers, not Float64",
+            "column `device` has type Float64, but must hold text or whole numbers",
         ),
         (
             1,
             text(&["1", "2", "3"]),
-            "column `time` must hold whole numbers or times, not Utf8",
+            "column `time` has type Utf8, but must hold whole numbers or times",
         ),
         (
             4,
             text(&["1", "2", "3"]),
-            "column `bucket` must hold whole numbers, not Utf8",
+            "column `bucket` has type Utf8, but must hold whole numbers",
         ),
         (
             5,
             numbers(&[Some(0); 3]),
-            "column `kind` must hold text, not Int64",
+            "column `kind` has type Int64, but must hold text",
         ),
         (
             6,
             text(&["1", "2", "3"]),
-            "column `value` must hold whole numbers, not Utf8",
+            "column `value` has type Utf8, but must hold whole numbers",
         ),
     ];
     for (column, array, expected) in types {
@@ -660,27 +666,27 @@ fn what_is_wrong_with_a_file_is_named() {
         (
             0,
             text(&["1", "", "3"]),
-            "column `device`, row 2: it is empty",
+            "column `device`, row 2: the cell is empty",
         ),
         (
             1,
             numbers(&[Some(0), Some(0), None]),
-            "column `time`, row 3: it is empty",
+            "column `time`, row 3: the cell is empty",
         ),
         (
             1,
             numbers(&[Some(0), Some(-1), None]),
-            "column `time`, row 2: it is -1, which is negative",
+            "column `time`, row 2: -1 is negative; set --time-origin to the earliest time",
         ),
         (
             4,
             Arc::new(Float64Array::from(vec![0.0, 0.5, 0.0])),
-            "column `bucket`, row 2: it is 0.5, which is no whole number",
+            "column `bucket`, row 2: 0.5 is not a whole number below 2^53",
         ),
         (
             6,
             numbers(&[None, None, Some(0)]),
-            "column `value`, row 3: it is 0: values go from 1 to 2147483647",
+            "column `value`, row 3: value 0 is out of range; use 1 to 2147483647",
         ),
     ];
     for (column, array, expected) in cells {
@@ -697,31 +703,34 @@ fn what_is_wrong_with_a_file_is_named() {
         error.replace(&format!("{}/", folder.path().display()), "")
     };
     std::fs::write(path("a.parquet"), "device,time").unwrap();
-    assert!(error("a.parquet").starts_with("a.parquet: it is no Parquet file: "));
+    assert!(error("a.parquet").starts_with("a.parquet: not a Parquet file: "));
     std::fs::write(path("a.txt"), HEADER).unwrap();
     assert_eq!(
         error("a.txt"),
-        "a.txt: it must end in .csv, .parquet or .pqt, not in .txt"
+        "a.txt: unknown file type .txt; use .csv, .parquet or .pqt"
     );
     std::fs::write(path("a"), HEADER).unwrap();
-    assert_eq!(error("a"), "a: it must end in .csv, .parquet or .pqt");
+    assert_eq!(
+        error("a"),
+        "a: the file name has no extension; use .csv, .parquet or .pqt"
+    );
     assert!(error("b.csv").starts_with("b.csv: No such file"));
     std::fs::create_dir(path("c.csv")).unwrap();
     assert_eq!(
         error("c.csv"),
-        "c.csv: it has no .csv, .parquet or .pqt file"
+        "c.csv: the folder has no .csv, .parquet or .pqt file"
     );
     assert_eq!(
         table::read(&[], &options, &mut |_| ())
             .unwrap_err()
             .to_string(),
-        "tables: none is given"
+        "tables: no file was given"
     );
     let written = write_table(&Workload::default(), &path("t.json")).unwrap_err();
     assert!(
         written
             .to_string()
-            .ends_with("t.json: it must end in .csv, .parquet or .pqt, not in .json")
+            .ends_with("t.json: unknown file type .json; use .csv, .parquet or .pqt")
     );
 }
 
@@ -737,7 +746,7 @@ fn columns_are_renamed() {
     for (assignment, expected) in [
         (
             "user=user_id",
-            "there is no column `user`: there are device, time, conversion_site, impression_site, \
+            "unknown column `user`; use one of: device, time, conversion_site, impression_site, \
              bucket, kind, value, order",
         ),
         (
@@ -759,7 +768,7 @@ fn columns_are_renamed() {
     assert_eq!("days".parse(), Ok(TimeUnit::Days));
     assert_eq!(
         "weeks".parse::<TimeUnit>().unwrap_err().to_string(),
-        "there is no unit `weeks`: there are milliseconds, seconds, minutes, hours, days"
+        "unknown unit of time `weeks`; use one of: milliseconds, seconds, minutes, hours, days"
     );
 }
 
@@ -770,14 +779,14 @@ fn odd_names_are_written_and_read_again() {
     let mut workload = Workload::default();
     workload.conversion_site_names = ["a,b", "\"q\"", " c\r\n", "é"].map(str::to_owned).to_vec();
     workload.impression_site_names = vec!["x\ny".to_owned()];
-    let mut events: Vec<Event> = (0..4)
-        .map(|number| Event {
+    let mut events: Vec<WorkloadEvent> = (0..4)
+        .map(|number| WorkloadEvent {
             minute: 10 - number,
             epoch: 0,
             conversion_site: number,
             kind: match number {
-                0 => Kind::Impression { site: 0, bucket: 3 },
-                value => Kind::Conversion {
+                0 => EventKind::Impression { site: 0, bucket: 3 },
+                value => EventKind::Conversion {
                     value,
                     came_from: None,
                 },
@@ -796,12 +805,15 @@ fn odd_names_are_written_and_read_again() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.ends_with("20last_conversions.pqt: it cannot say that a conversion is worth 3"),
+        error.ends_with(
+            "20last_conversions.pqt: prepared files cannot express a conversion of value 3; the \
+             value must be 1"
+        ),
         "{error}"
     );
 }
 
-/// Whatever the bytes are: a workload or one line, and no panic.
+/// Random bytes give a workload or an error of one line, and never a panic.
 #[test]
 fn bytes_that_make_no_sense() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -842,7 +854,7 @@ fn damaged_parquet_files() {
         let length = u32::try_from(bytes.len()).unwrap();
         match number % 4 {
             0 => bytes.truncate((rng.next_u32() % length) as usize),
-            // Most of what is fragile is at the end.
+            // The metadata, where damage matters most, is at the end.
             1 => {
                 let at = bytes.len() - 1 - (rng.next_u32() % length.min(3000)) as usize;
                 bytes[at] ^= 1 << (rng.next_u32() % 8);

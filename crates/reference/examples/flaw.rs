@@ -1,4 +1,4 @@
-//! A flaw, and how it shows: a request that costs its sender nothing empties a publisher's quota.
+//! A flaw and its effect: a request that costs its sender nothing empties a publisher's quota.
 //!
 //! ```sh
 //! cargo run -p bigbird-reference --example flaw
@@ -11,7 +11,7 @@ fn main() {
     for flaw in [None, Some(Flaw::FreeDenial)] {
         let mut device = Reference::new(Profile::BigBird.policy(), 1000, flaw);
         for (action, site) in [(1, 10), (2, 20)] {
-            // The bucket is outside the histogram that the stranger asks for.
+            // This bucket is outside the histogram that the stranger asks for.
             let ad = Ad {
                 site,
                 action,
@@ -33,9 +33,9 @@ fn main() {
         }
         let consumed = |filter| device.consumed.get(&(0, filter)).copied().unwrap_or(0);
         println!(
-            "{flaw:?}: the stranger paid {} µε, the first publisher {} of 2000000 µε",
-            consumed(Filter::Querier(SiteId(66))),
-            consumed(Filter::ImpressionSite(SiteId(10))),
+            "flaw {flaw:?}: the stranger paid {} µε, the first publisher paid {} of 2000000 µε",
+            consumed(Filter::QuerierBudget(SiteId(66))),
+            consumed(Filter::ImpressionSiteQuota(SiteId(10))),
         );
     }
 }

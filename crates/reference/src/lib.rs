@@ -1,22 +1,24 @@
-//! The paper's algorithm, read literally: everything in plain lists and maps, every impression looked
-//! at for every request.
+//! The paper's algorithm, read literally: everything is in plain lists and maps, and every request
+//! examines every impression.
 //!
-//! It is the oracle of the differential tests of [`bigbird`], the baseline of its benchmark, and what
-//! the auditor stands on. It can be told to have a [`Flaw`]: for each property that the real device must
-//! have there is a flaw that breaks it, and a test that the property notices.
+//! It is the oracle of the differential tests of [`bigbird`] and the baseline of its benchmark. It
+//! can be given a [`Flaw`]. For each property that the real device must have, there is a flaw that
+//! breaks it, and a test that the property notices.
 //!
 //! ```
 //! use bigbird::Profile;
 //! use bigbird_reference::{Ad, Ask, Flaw, Reference};
 //!
 //! let ad = Ad { site: 1, action: 1, timestamp: 10, ..Ad::default() };
-//! let ask = Ask { querier: 2, conversion_site: 2, callers: vec![2], action: 2, now: 20, ..Ask::default() };
+//! let callers = vec![2];
+//! let ask =
+//!     Ask { querier: 2, conversion_site: 2, callers, action: 2, now: 20, ..Ask::default() };
 //!
 //! let mut sound = Reference::new(Profile::BigBird.policy(), 1000, None);
 //! sound.save(0, &ad);
 //! assert_eq!(sound.ask(&ask).histogram, [1]);
 //!
-//! // The same conversion by the user action that saved the impression matches nothing, unless ...
+//! // A conversion by the user action that saved the impression matches nothing, unless flawed.
 //! let own = Ask { action: 1, ..ask };
 //! let mut flawed = Reference::new(Profile::BigBird.policy(), 1000, Some(Flaw::OwnAction));
 //! flawed.save(0, &ad);
@@ -24,24 +26,26 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod device;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bigbird::attribution::allocate_credit;
 use bigbird::{
-    Arithmetic, DepletedSites, Filter, FilterKind, GlobalCharging, Policy, ReadLimits,
-    SiteCharging, SiteId, UserAction,
+    Arithmetic, DepletedSites, Filter, FilterKind, GlobalCharging, OwnActionEvents, Policy,
+    ReadLimits, SiteCharging, SiteId, UserAction,
 };
 
 /// A saved impression. Sites and actions are plain numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ad {
-    /// Where it was shown.
+    /// The site where it was shown.
     pub site: u32,
-    /// Who saved it, if not the site.
+    /// The intermediary that saved it, or `None` if the site did.
     pub intermediary: Option<u32>,
     /// The user action that caused it.
     pub action: u64,
-    /// When it was saved.
+    /// The time at which it was saved.
     pub timestamp: i64,
     /// The last moment at which it can match.
     pub expires: i64,
@@ -49,16 +53,18 @@ pub struct Ad {
     pub match_value: u32,
     /// The bucket that its credit goes to.
     pub index: u32,
-    /// Higher priorities get credit first.
+    /// The priority. Higher priorities get credit first.
     pub priority: i32,
-    /// Who may measure it; everyone if empty.
+    /// The conversion sites that may measure the impression. If empty, every site may.
     pub conversion_sites: Vec<u32>,
-    /// Who may call for that; everyone if empty.
+    /// The sites that may call for a conversion that measures the impression. If empty, every site
+    /// may.
     pub conversion_callers: Vec<u32>,
 }
 
 impl Ad {
-    /// What it counts against the limit of its epoch: one, and one for each name besides its site.
+    /// The number of units that it counts against the limit of its epoch: one, and one for each
+    /// site that it names in addition to its own.
     fn units(&self) -> usize {
         let names = |list: &[u32]| list.iter().collect::<BTreeSet<_>>().len();
         let lists = names(&self.conversion_sites) + names(&self.conversion_callers);
@@ -67,7 +73,7 @@ impl Ad {
 }
 
 impl Default for Ad {
-    /// An impression of site 0 at time 0 that anyone may measure, and that never expires.
+    /// An impression of site 0 at time 0 that anyone may measure and that never expires.
     fn default() -> Self {
         Self {
             site: 0,
@@ -87,11 +93,11 @@ impl Default for Ad {
 /// A request for a report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ask {
-    /// Who receives the report, and whose budget pays.
+    /// The site that receives the report and whose budget pays.
     pub querier: u32,
-    /// Where the conversion happened.
+    /// The site where the conversion happened.
     pub conversion_site: u32,
-    /// Who calls: one, or several as for an attribution object.
+    /// The callers: one, or several as for an attribution object.
     pub callers: Vec<u32>,
     /// The user action that caused it.
     pub action: u64,
@@ -99,19 +105,22 @@ pub struct Ask {
     pub earliest: i64,
     /// The last epoch of the window.
     pub current: i64,
-    /// Epochs before are not read, the user having cleared the history.
+    /// The first epoch that is read. Earlier epochs are not read, because the user cleared the
+    /// history.
     pub readable_from: i64,
     /// The moment of the request.
     pub now: i64,
     /// Impressions before this moment do not match.
     pub not_before: i64,
-    /// Only impressions on these sites match; on any if empty.
+    /// The impression sites. Only impressions on these match. If empty, those on every site do.
     pub impression_sites: Vec<u32>,
-    /// Only impressions that these saved match; whoever saved them if empty.
+    /// The impression callers. Only impressions that these saved match. If empty, it does not
+    /// matter who saved them.
     pub impression_callers: Vec<u32>,
-    /// Only impressions with these match values match; with any if empty.
+    /// The match values. Only impressions with one of these match. If empty, every match value
+    /// does.
     pub match_values: Vec<u32>,
-    /// How credit is divided.
+    /// The shares by which the value is divided.
     pub credit: Vec<f64>,
     /// The value of the conversion.
     pub value: u32,
@@ -119,11 +128,11 @@ pub struct Ask {
     pub max_value: u32,
     /// The epsilon, in µε.
     pub epsilon_micro: u64,
-    /// How many buckets the histogram has.
+    /// The number of buckets of the histogram.
     pub size: u32,
-    /// How much it reads of an epoch.
+    /// The limits on what is read of each epoch.
     pub read_limits: ReadLimits,
-    /// The random numbers of this report, over and over.
+    /// The random numbers of this report, repeated as often as needed.
     pub draws: Vec<f64>,
 }
 
@@ -154,81 +163,81 @@ impl Default for Ask {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ReferenceAnswer {
     /// The report.
     pub histogram: Vec<u32>,
-    /// What happened in each epoch that could be read.
+    /// The result for each epoch that was read.
     pub epochs: Vec<EpochAnswer>,
 }
 
-/// What came of one epoch of it.
+/// The result for one epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpochAnswer {
-    /// Which epoch.
+    /// The epoch.
     pub epoch: i64,
-    /// How many impressions matched.
+    /// The number of matching impressions.
     pub matched: usize,
-    /// Whether every filter paid.
+    /// True if every filter paid.
     pub passed: bool,
-    /// What each filter was asked to pay, and paid if the epoch passed.
+    /// The amount that each filter was asked to pay, and that it paid if the epoch passed.
     pub charges: BTreeMap<Filter, u64>,
 }
 
-/// A mistake.
+/// A deliberate mistake that a test must catch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// A filter pays as long as anything is left of it.
+    /// A filter pays as long as anything is left.
     Overdraft,
-    /// Filters pay one after the other, and nobody takes back what was paid when one refuses.
+    /// Filters pay one after the other, and keep what they paid when a later one refuses.
     HalfPaid,
     /// The equal parts of the impression sites are rounded down.
     PartsRoundedDown,
-    /// One limit for the impressions of all epochs.
+    /// One limit applies to the impressions of all epochs together.
     SharedLimit,
     /// The user-action budget counts over all epochs (the appendix's faulty form).
     ActionBudgetOverEpochs,
-    /// Whether a window has one epoch is decided by what is stored.
+    /// What is stored decides whether a window counts as one of a single epoch.
     SingleByStored,
-    /// A request matches what its own user action saved.
+    /// A request matches impressions that its own user action saved.
     OwnAction,
     /// The domain cap admits one site too many.
     CapOffByOne,
-    /// Depleted impression-site quotas are left out instead of refusing.
+    /// Depleted impression-site quotas are skipped instead of refusing.
     LenientImpressionSites,
-    /// Depleted conversion-site quotas are left out instead of refusing.
+    /// Depleted conversion-site quotas are skipped instead of refusing.
     LenientConversionSites,
     /// A null report has no buckets.
     EmptyNull,
-    /// The report that is released is drawn anew, after another was paid for (the draft).
+    /// The released report is drawn again, after another one was paid for (the draft).
     DrawnAgain,
-    /// A window of which only one epoch is readable counts as a window of one epoch.
+    /// A window with only one readable epoch counts as a window of one epoch.
     SingleByReadable,
-    /// A pruned epoch is as good as new.
+    /// A pruned epoch becomes usable again with full budgets.
     PruningRefunds,
-    /// A device that is used for another keeps what the first one spent.
+    /// A device that is reused for another keeps what the first one spent.
     ResetKeepsBudgets,
-    /// In a window of one epoch several impression sites pay the worst case, however little the
-    /// epoch pays (the paper's literal rule).
+    /// In a window of one epoch, several impression sites each pay the worst case, however little
+    /// the epoch pays (the paper's literal rule).
     FreeDenial,
-    /// What a request reads at most is counted over its whole window.
+    /// The read limit is counted over the whole window instead of per epoch.
     ReadLimitOverWindow,
-    /// A request that reads less than everything reads what was saved first.
+    /// A request that cannot read everything reads the impressions that were saved first.
     ReadsOldestFirst,
 }
 
-/// The paper's algorithm on one device, literally, perhaps with a flaw.
+/// The paper's algorithm on one device, read literally, optionally with a flaw.
 #[derive(Debug, Clone)]
 pub struct Reference {
     policy: Policy,
     limit: usize,
     flaw: Option<Flaw>,
-    /// Every stored impression, with its epoch, in the order of saving.
+    /// Every stored impression with its epoch, in the order of saving.
     pub ads: Vec<(i64, Ad)>,
-    /// What each filter has consumed, by epoch, in µε.
+    /// The amount that each filter has consumed, by epoch, in µε.
     pub consumed: BTreeMap<(i64, Filter), u64>,
-    /// The sites that each user action was admitted to, by action and epoch.
+    /// The sites that were admitted, by user action and epoch.
     pub accessed: BTreeMap<(u64, i64), BTreeSet<u32>>,
     over_epochs: BTreeMap<u64, u64>,
     first_epoch: i64,
@@ -236,7 +245,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// A new device under a policy, which keeps so many units of impressions an epoch.
+    /// A new device under a policy. It keeps at most `limit` units of impressions per epoch.
     pub fn new(policy: Policy, limit: usize, flaw: Option<Flaw>) -> Self {
         Self {
             policy,
@@ -251,7 +260,7 @@ impl Reference {
         }
     }
 
-    /// Forgets the epochs before one; they pay nothing any more.
+    /// Forgets the epochs before `epoch`. From then on, they pay nothing.
     pub fn prune_before(&mut self, epoch: i64) {
         self.ads.retain(|(other, _)| *other >= epoch);
         self.consumed.retain(|(other, _), _| *other >= epoch);
@@ -266,13 +275,13 @@ impl Reference {
         self.ads.retain(|(_, ad)| ad.site != site);
     }
 
-    /// Ends the user actions with smaller ids.
+    /// Ends the user actions with ids below `action`.
     pub fn end_user_actions_before(&mut self, action: u64) {
         self.first_open_action = self.first_open_action.max(action);
         self.accessed.retain(|(other, _), _| *other >= action);
     }
 
-    /// Makes it a new device.
+    /// Turns this into a new device.
     pub fn reset(&mut self) {
         let fresh = Self::new(self.policy.clone(), self.limit, self.flaw);
         let spent = std::mem::replace(self, fresh).consumed;
@@ -287,9 +296,9 @@ impl Reference {
             return;
         }
         self.ads.push((epoch, ad.clone()));
-        let crowded = |other: i64| epoch == other || self.flaw == Some(Flaw::SharedLimit);
+        let counts_together = |other: i64| epoch == other || self.flaw == Some(Flaw::SharedLimit);
         let in_epoch: Vec<usize> = (0..self.ads.len())
-            .filter(|&at| crowded(self.ads[at].0))
+            .filter(|&at| counts_together(self.ads[at].0))
             .collect();
         let units = |ads: &[usize]| -> usize { ads.iter().map(|&at| self.ads[at].1.units()).sum() };
         let mut in_epoch = in_epoch;
@@ -314,7 +323,7 @@ impl Reference {
     }
 
     /// Answers a request, and pays for it.
-    pub fn ask(&mut self, ask: &Ask) -> Answer {
+    pub fn ask(&mut self, ask: &Ask) -> ReferenceAnswer {
         let mut single = ask.earliest == ask.current;
         if self.flaw == Some(Flaw::SingleByStored) {
             let stored = |epoch| !self.matching(ask, epoch).is_empty();
@@ -348,7 +357,7 @@ impl Reference {
                 if self.policy.depleted_sites() == DepletedSites::DropSite {
                     loop {
                         let kept = matching.iter().copied().filter(|&at| {
-                            let filter = Filter::ImpressionSite(SiteId(self.ads[at].1.site));
+                            let filter = Filter::ImpressionSiteQuota(SiteId(self.ads[at].1.site));
                             let asked = charges.get(&filter).copied().unwrap_or(0);
                             self.fits(epoch, filter, asked)
                         });
@@ -390,7 +399,7 @@ impl Reference {
         if self.flaw == Some(Flaw::EmptyNull) && kept.is_empty() {
             histogram.clear();
         }
-        Answer { histogram, epochs }
+        ReferenceAnswer { histogram, epochs }
     }
 
     fn admit(&mut self, action: u64, epoch: i64, site: u32) -> bool {
@@ -409,12 +418,13 @@ impl Reference {
         true
     }
 
-    /// The ads of an epoch that match, by position.
+    /// The positions of the ads of an epoch that match.
     fn matching(&self, ask: &Ask, epoch: i64) -> Vec<usize> {
         fn any_or<T: PartialEq>(list: &[T], item: &T) -> bool {
             list.is_empty() || list.contains(item)
         }
-        let own = self.policy.matches_own_action() || self.flaw == Some(Flaw::OwnAction);
+        let own = self.policy.own_action_events() == OwnActionEvents::Included
+            || self.flaw == Some(Flaw::OwnAction);
         let matches = |ad: &Ad| {
             ad.timestamp <= ask.now
                 && ad.timestamp >= ask.not_before
@@ -441,12 +451,13 @@ impl Reference {
         looked_at
     }
 
-    /// The ads of an epoch that are looked at: all, unless everything by which the request could find
-    /// them leads to too many; then the first that it may measure, in the order of attribution.
+    /// The positions of the ads of an epoch that are examined. Normally these are all ads. If every
+    /// list by which the request could find its ads is longer than `most`, only the first ads that
+    /// it may measure are examined, in the order of attribution.
     fn examined(&self, ask: &Ask, epoch: i64, most: usize) -> Vec<usize> {
         let in_epoch = || (0..self.ads.len()).filter(move |&at| self.ads[at].0 == epoch);
         let callers: BTreeSet<u32> = ask.callers.iter().copied().collect();
-        // By how many of the callers it may be measured; once if by anyone.
+        // The number of callers that may measure it, or 1 if anyone may.
         let listed = |ad: &Ad| {
             let sites = &ad.conversion_sites;
             let named = callers
@@ -483,13 +494,13 @@ impl Reference {
         first
     }
 
-    /// The order of attribution: the highest gets credit first.
+    /// The rank in the order of attribution: the highest gets credit first.
     fn rank(&self, at: usize) -> (i32, i64, i64, usize) {
         let (epoch, ad) = &self.ads[at];
         (ad.priority, ad.timestamp, *epoch, at)
     }
 
-    /// What each filter is asked to pay for an epoch with these ads.
+    /// The amount that each filter is asked to pay for an epoch with these ads.
     fn charges(&self, ask: &Ask, single: bool, ads: &[usize]) -> BTreeMap<Filter, u64> {
         let mut charges = BTreeMap::new();
         if ads.is_empty() {
@@ -517,12 +528,15 @@ impl Reference {
             SiteCharging::Paper if single && count == 1 => shared,
             SiteCharging::Full | SiteCharging::Paper => loss(worst_case),
         };
-        charges.insert(Filter::Querier(SiteId(ask.querier)), querier);
-        charges.insert(Filter::Global, shared);
-        charges.insert(Filter::ConversionSite(SiteId(ask.conversion_site)), shared);
-        charges.insert(Filter::UserAction(UserAction(ask.action)), shared);
+        charges.insert(Filter::QuerierBudget(SiteId(ask.querier)), querier);
+        charges.insert(Filter::GlobalBudget, shared);
+        charges.insert(
+            Filter::ConversionSiteQuota(SiteId(ask.conversion_site)),
+            shared,
+        );
+        charges.insert(Filter::UserActionBudget(UserAction(ask.action)), shared);
         for site in sites {
-            charges.insert(Filter::ImpressionSite(SiteId(site)), of_site);
+            charges.insert(Filter::ImpressionSiteQuota(SiteId(site)), of_site);
         }
         charges.retain(|filter, amount| *amount > 0 && self.capacity(*filter).is_some());
         charges
@@ -544,7 +558,7 @@ impl Reference {
                 #[expect(
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
-                    reason = "it is not negative, and the cast saturates"
+                    reason = "the number is not negative, and the cast saturates"
                 )]
                 let lost = lost as u64;
                 lost.max(1)
@@ -568,9 +582,9 @@ impl Reference {
 
     fn pay(&mut self, epoch: i64, charges: &BTreeMap<Filter, u64>) -> bool {
         let lenient = |filter: Filter| match self.flaw {
-            Some(Flaw::LenientImpressionSites) => filter.kind() == FilterKind::ImpressionSite,
-            Some(Flaw::LenientConversionSites) => filter.kind() == FilterKind::ConversionSite,
-            Some(Flaw::ActionBudgetOverEpochs) => filter.kind() == FilterKind::UserAction,
+            Some(Flaw::LenientImpressionSites) => filter.kind() == FilterKind::ImpressionSiteQuota,
+            Some(Flaw::LenientConversionSites) => filter.kind() == FilterKind::ConversionSiteQuota,
+            Some(Flaw::ActionBudgetOverEpochs) => filter.kind() == FilterKind::UserActionBudget,
             _ => false,
         };
         let mut payable = Vec::new();
@@ -593,9 +607,10 @@ impl Reference {
         all
     }
 
-    /// The appendix's faulty listing: one sum over all epochs, and over it no report at all.
+    /// The appendix's faulty listing: one sum over all epochs, and no report at all if it exceeds
+    /// the budget.
     fn over_action_budget(&mut self, ask: &Ask, charges: &BTreeMap<Filter, u64>) -> bool {
-        let filter = Filter::UserAction(UserAction(ask.action));
+        let filter = Filter::UserActionBudget(UserAction(ask.action));
         let Some(capacity) = self.capacity(filter) else {
             return false;
         };

@@ -1,9 +1,11 @@
 //! A flood of calls, and the largest conversions: `cargo bench -p bigbird-store --bench flood`.
 //!
-//! Every epoch that a conversion can reach is full, and everything in it matches everything. First,
-//! the cost of the largest conversions that arrive together: what the limits of [`Pace`] take within one
-//! delay has to be done within it. Then a user agent in a process of its own is flooded by one site and
-//! by 25, with limits and without, while an honest shop measures conversions, and the user disables and
+//! Every epoch that a conversion can reach is full, and every impression matches every conversion.
+//! The first part prints the cost of the largest conversions that arrive together. All conversions
+//! that the limits of [`Pace`] accept within one delay must be done within that delay.
+//!
+//! In the second part, one site and then 25 sites flood a user agent in a process of its own, with
+//! limits and without. Meanwhile an honest shop measures conversions, and the user disables and
 //! enables the API. `-- --seconds 5` shortens each run.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -17,15 +19,18 @@ use std::time::{Duration, Instant};
 use bigbird_store::SqliteStore;
 use bigbird_testing::Folder;
 use bigbird_user_agent::protocol::Pace;
-use bigbird_user_agent::{ConversionOptions, ImpressionOptions, Storage, UserAgent};
+use bigbird_user_agent::{
+    ConversionOptions, ImpressionOptions, Storage, SystemRandomness, UserAgent,
+};
 use process::agent::{
-    self, EPOCHS, SERVICE, Setup, Step, System, Template, moments, wall_clock, with_suffix,
+    self, AgentStep, EPOCHS, SERVICE, Setup, Template, moments, wall_clock, with_suffix,
 };
 use process::numbers::{median, millis};
 use process::{Process, UNNOTED, argument, own, page};
 use serde_json::json;
 
-/// What an epoch holds, nearly: the rest is for the honest publisher.
+/// The impressions per epoch. An epoch can hold a few more, which leaves room for the honest
+/// publisher.
 const STORED: u32 = 99_900;
 const SITES: u32 = 2000;
 const BUCKETS: u32 = 1024;
@@ -34,13 +39,14 @@ const BUCKETS: u32 = 1024;
 const SHOP: &str = "shop.example";
 const PUBLISHER: &str = "honest.example";
 
-/// Often enough to see something, seldom enough for the limit of one site.
+/// The time between honest conversions: short enough to see something, long enough for the limit of
+/// one site.
 const HONEST: Duration = Duration::from_millis(600);
 const TOGGLE: Duration = Duration::from_millis(500);
 
-/// Fills every epoch. The impressions that a conversion reads first are on a thousand different sites,
-/// and lie scattered over the file.
-fn contents(now: i64) -> impl Iterator<Item = Step> {
+/// The impressions that fill every epoch. Those that a conversion reads first are on a thousand
+/// different sites, and lie scattered over the file.
+fn contents(now: i64) -> impl Iterator<Item = AgentStep> {
     moments(now).flat_map(|moment| {
         let flood = (0..STORED).map(move |number| {
             // 7,919 is prime, so that this is a permutation.
@@ -50,15 +56,15 @@ fn contents(now: i64) -> impl Iterator<Item = Step> {
                 priority: i32::try_from(rank).unwrap(),
                 ..ImpressionOptions::new(rank % BUCKETS)
             };
-            Step::Save(format!("news-{}.example", rank % SITES), options, moment)
+            AgentStep::Save(format!("news-{}.example", rank % SITES), options, moment)
         });
         let honest = (0..3)
-            .map(move |_| Step::Save(PUBLISHER.to_owned(), ImpressionOptions::new(3), moment));
+            .map(move |_| AgentStep::Save(PUBLISHER.to_owned(), ImpressionOptions::new(3), moment));
         flood.chain(honest)
     })
 }
 
-/// A conversion of which nothing could be larger.
+/// The options of the largest possible conversion.
 fn largest() -> ConversionOptions {
     ConversionOptions {
         epsilon: 1e-5,
@@ -69,12 +75,15 @@ fn largest() -> ConversionOptions {
     }
 }
 
-/// How many conversions of the largest kind arrive together.
+/// The numbers of largest conversions that arrive together.
 const TOGETHER: [usize; 5] = [1, 4, 16, 64, 104];
 
-/// Prints the time of groups of the largest conversions, each of a site of its own, and gives the time
-/// of one in the largest group, in ms.
-fn cost<S: Storage>(name: &str, agent: &mut UserAgent<S, System>) -> Result<f64, S::Error> {
+/// Prints the time of groups of the largest conversions, each on a different site. Returns the time
+/// of one conversion in the largest group, in ms.
+fn cost<S: Storage>(
+    name: &str,
+    agent: &mut UserAgent<S, SystemRandomness>,
+) -> Result<f64, S::Error> {
     let now = wall_clock();
     let options = largest();
     let mut row = format!("{name:<32}");
@@ -103,12 +112,12 @@ fn cost<S: Storage>(name: &str, agent: &mut UserAgent<S, System>) -> Result<f64,
 
 fn costs(setup: &Setup, template: &Template, folder: &Folder) {
     let heads = TOGETHER.map(|count| format!(" {count:>15}")).concat();
-    println!("The largest conversions that arrive together, ms: median (slowest of 5)");
+    println!("The largest conversions that arrive together, in ms: median (slowest of 5)");
     println!("{:<32}{heads}", "");
-    let mut memory = UserAgent::in_memory(setup.config(), System);
+    let mut memory = UserAgent::in_memory(setup.config(), SystemRandomness::new().unwrap());
     let Ok(()) = agent::prepare(&mut memory, contents(setup.now));
     let Ok(in_memory) = cost("in memory", &mut memory);
-    let paying = memory.budgets().map_or(0, |budgets| budgets.len());
+    let paying = memory.filter_balances().map_or(0, |budgets| budgets.len());
     drop(memory);
     let unflushed = Folder::in_memory();
     let mut on_disk = 0.0;
@@ -127,31 +136,39 @@ fn costs(setup: &Setup, template: &Template, folder: &Folder) {
         "4 kB appended and flushed",
         floor(folder)
     );
-    println!("{paying} filters were charged over {EPOCHS} epochs, of all shops together");
+    println!("{paying} filters were charged over {EPOCHS} epochs, for all shops together");
     let Pace {
         delay, conversions, ..
     } = setup.pace;
     for (name, each) in [("in memory", in_memory), ("on disk", on_disk)] {
         let time = each * f64::from(conversions.of_all);
         println!(
-            "{} conversions {name} within the delay of {} ms: fits: {} ({time:.0} ms, {each:.1} ms each)",
+            "{} conversions {name} {} into the delay of {} ms: {time:.0} ms, {each:.1} ms each",
             conversions.of_all,
+            if time < millis(delay) {
+                "fit"
+            } else {
+                "do not fit"
+            },
             delay.as_millis(),
-            if time < millis(delay) { "yes" } else { "no" },
         );
     }
-    println!("\nCalls of the user's own, which all others wait for");
-    let mut memory = UserAgent::in_memory(setup.config(), System);
+    println!("\nCalls of the user, for which all other calls wait");
+    let mut memory = UserAgent::in_memory(setup.config(), SystemRandomness::new().unwrap());
     let Ok(()) = own_calls("in memory", &mut memory);
     own_calls("on disk", &mut agent::open(setup, &folder.file("own"))).unwrap();
 }
 
-/// How long calls of the user's own keep all others waiting, if one site has filled an epoch: its
-/// clearing, and each slice of upkeep.
-fn own_calls<S: Storage>(name: &str, agent: &mut UserAgent<S, System>) -> Result<(), S::Error> {
+/// Prints how long calls of the user keep all other calls waiting, if one site has filled an epoch:
+/// clearing that site, and each slice of upkeep.
+fn own_calls<S: Storage>(
+    name: &str,
+    agent: &mut UserAgent<S, SystemRandomness>,
+) -> Result<(), S::Error> {
     const SITE: &str = "flood.example";
     let now = wall_clock();
-    let saved = (0..STORED).map(|_| Step::Save(SITE.to_owned(), ImpressionOptions::new(0), now));
+    let saved =
+        (0..STORED).map(|_| AgentStep::Save(SITE.to_owned(), ImpressionOptions::new(0), now));
     agent::prepare(agent, saved)?;
     let begin = Instant::now();
     agent.clear_impressions_for_site(SITE)?;
@@ -163,12 +180,14 @@ fn own_calls<S: Storage>(name: &str, agent: &mut UserAgent<S, System>) -> Result
         more = agent.upkeep(now)?;
         slowest = slowest.max(millis(begin.elapsed()));
     }
-    println!("{name:<32} clearing {STORED} impressions {clearing:.0} ms, a slice {slowest:.1} ms");
+    println!(
+        "{name:<32} clearing {STORED} impressions: {clearing:.0} ms; slowest slice: {slowest:.1} ms"
+    );
     Ok(())
 }
 
-/// Tells how large the log is, and how long it takes to move it into the file.
-fn write_back(agent: &mut UserAgent<SqliteStore, System>, path: &Path) {
+/// Prints the size of the log, and the time it takes to move it into the file.
+fn write_back(agent: &mut UserAgent<SqliteStore, SystemRandomness>, path: &Path) {
     let log = size(&with_suffix(path, "-wal"));
     let begin = Instant::now();
     agent.storage_mut().checkpoint().unwrap();
@@ -179,7 +198,7 @@ fn write_back(agent: &mut UserAgent<SqliteStore, System>, path: &Path) {
     );
 }
 
-/// The bare minimum of a durable write, in ms.
+/// The time of the smallest durable write, in ms.
 fn floor(folder: &Folder) -> f64 {
     let mut file = File::create(folder.file("floor")).unwrap();
     let mut times = Vec::new();
@@ -192,14 +211,14 @@ fn floor(folder: &Folder) -> f64 {
     median(&mut times)
 }
 
-/// In MB.
+/// The size of a file, in MB.
 fn size(path: &Path) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "files are smaller")]
     let bytes = fs::metadata(path).map_or(0.0, |file| file.len() as f64);
     bytes / 1e6
 }
 
-/// What a round of the flood sends: of each attacker an impression and a conversion.
+/// The calls of one round of the flood: an impression and a conversion from each attacker.
 fn flood(attackers: usize, buckets: u32) -> String {
     let conversion = json!({
         "aggregationService": SERVICE, "histogramSize": buckets, "epsilon": 1e-5,
@@ -214,7 +233,7 @@ fn flood(attackers: usize, buckets: u32) -> String {
     calls.collect()
 }
 
-/// Floods an agent for a while, and prints what came of it.
+/// Floods an agent for a while, and prints the results.
 fn run(name: &str, setup: &Setup, (attackers, buckets): (usize, u32), time: Duration) {
     let honest = json!({
         "aggregationService": SERVICE, "histogramSize": 8, "epsilon": 1e-5,
@@ -235,7 +254,7 @@ fn run(name: &str, setup: &Setup, (attackers, buckets): (usize, u32), time: Dura
             next_honest = (next_honest + HONEST).max(now);
         } else if now >= next_toggle {
             id += 2;
-            // At once, so that no conversion comes in between.
+            // Both are sent at once, so that no conversion comes between them.
             process.send(&(own(id - 1, "disableAPI") + &own(id, "enableAPI")));
             toggles.push((id - 1, Instant::now()));
             next_toggle += TOGGLE;
@@ -294,19 +313,21 @@ fn main() {
     let template = Template::new(&setup, folder.file("template"), contents(setup.now));
     costs(&setup, &template, &folder);
 
-    println!(
-        "\nA flood of `sites` that ask for histograms of `buckets`, while an honest shop measures."
-    );
-    println!("held: the longest that a call waited until the pipe took it");
-    println!("late: an honest conversion's answer after the delay, counted from the pipe, in ms");
-    println!("disable: the longest that the user waited for disableAPI, in ms");
+    println!("\nA flood from `sites` sites, while an honest shop measures conversions");
+    println!("buckets: the size of the histograms that the flood asks for");
+    println!("pipe: the longest time that an honest call waited to enter the pipe, in ms");
+    println!("late: the time from the end of the delay to the answer of an honest conversion");
+    println!("null, unanswered: honest conversions with a null report, or without an answer");
+    println!("missed: conversions that were not ready at their moment");
+    println!("disable: the longest time that the user waited for disableAPI, in ms");
+    println!("MB+log: the size of the file and of its log, in MB");
     println!(
         "{:<26} {:>5} {:>7} {:>9} {:>9} {:>22} {:>12} {:>10} {:>7} {:>9} {:>7} {:>9}",
         "",
         "sites",
         "buckets",
         "calls/s",
-        "held ms",
+        "pipe ms",
         "late, ms: min/mid/max",
         "null",
         "unanswered",

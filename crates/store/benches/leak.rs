@@ -1,13 +1,18 @@
-//! Bits that one site can tell another through the user agent:
+//! The bits that one site can send to another through the user agent:
 //! `cargo bench -p bigbird-store --bench leak`.
 //!
-//! A sender knows who the user is, and writes that down as a 16-bit number: in what is stored, spent,
-//! cleared or disabled. A receiver on another site, whose budgets are exhausted, reads it bit by bit:
-//! from when its conversion is answered, from when other tabs' calls are, from the order and the size of
-//! answers, and from what a third site measures at the same time. A threshold is learned on half of the
-//! calls and tried on the other half; a channel whose errors could be luck (1 in 1,000) reads as 0 bits.
-//! `-- --rounds 12` reads every bit more often, `--slot 200` leaves more time between calls, in ms
-//! (70 by default); `--variant 1` measures ours alone.
+//! A sender knows who the user is, and encodes that as a 16-bit number: in what is stored, spent,
+//! cleared or disabled. A receiver on another site, whose budgets are depleted, reads the number
+//! bit by bit. It observes when its own conversion is answered, when the calls of other tabs are
+//! answered, the order and the size of answers, and what a third site measures at the same time.
+//!
+//! A threshold is learned on half of the calls and tried on the other half, and the other way
+//! around. A channel counts as 0 bits if guessing would make as few errors with a probability of
+//! more than 1 in 1,000.
+//!
+//! * `-- --rounds 12` reads every bit more often (default 4).
+//! * `-- --slot 200` sets the time between calls, in ms (default 70).
+//! * `-- --variant 1` measures only the user agent as it is, and none of the broken variants.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(clippy::cast_precision_loss, reason = "small numbers")]
 
@@ -18,26 +23,26 @@ use std::time::{Duration, Instant};
 use bigbird::Timestamp;
 use bigbird_testing::{Dice, Folder};
 use bigbird_user_agent::{ConversionOptions, ImpressionOptions};
-use process::agent::{SERVICE, Setup, Step, Template, moments, serve, wall_clock};
+use process::agent::{AgentStep, SERVICE, Setup, Template, moments, serve, wall_clock};
 use process::numbers::{bits, median};
 use process::{Noted, Process, UNNOTED, argument, own, page};
 use serde_json::{Value, json};
 
 const BITS: u32 = 16;
 
-/// How the sender writes a bit.
+/// The way in which the sender encodes a bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
-    /// Many impressions match in every epoch, or none does.
+    /// Many impressions match in every epoch, or none.
     Stores,
-    /// The quota of an impression site is exhausted, or nothing of it is spent.
+    /// The quota of an impression site is depleted, or none of it is spent.
     Spends,
-    /// A site with many impressions is cleared just before, or one that has none.
+    /// Just before, a site is cleared that has many impressions, or one that has none.
     Clears,
     /// The API is disabled while the receiver measures, or enabled.
     Disables,
-    /// As [`Stores`](Self::Stores); but all receivers read the same bit at once, each as often as its
-    /// limit allows, so that the difference adds up.
+    /// As [`Stores`](Self::Stores), but all receivers read the same bit at once, each as often as
+    /// its limit allows, so that the differences add up.
     Crowds,
 }
 
@@ -50,7 +55,7 @@ const SENDERS: [Sender; 5] = [
 ];
 
 impl Sender {
-    /// How much time a call of the receiver has.
+    /// The time between calls of the receiver.
     fn slot(self) -> Duration {
         Duration::from_millis(match self {
             Self::Crowds => 2200,
@@ -59,7 +64,7 @@ impl Sender {
     }
 }
 
-/// What the receiver looks at.
+/// The observations of the receiver.
 const CHANNELS: [&str; 7] = [
     "own time",
     "save time",
@@ -70,19 +75,20 @@ const CHANNELS: [&str; 7] = [
     "third's sum",
 ];
 
-/// The number that is sent, half of its bits ones, so that guessing is right half of the time.
+/// The number that is sent. Half of its bits are ones, so that guessing is right half of the time.
 const SECRET: u32 = 0b1011_0010_0110_1001;
 
-/// How many impressions an epoch has of each bit that is one, and in all of sites to be cleared.
+/// The impressions per epoch for each bit that is one, and for all sites to be cleared together.
 const STORED: u32 = 6000;
 const TO_CLEAR: u32 = 40_000;
 const SITES: u32 = 1500;
 
-/// Sites of each part that take turns, so that none is above its limit.
+/// The number of sites in each role. They take turns, so that none exceeds its limit.
 const TURNS: usize = 16;
 
-/// How often each of them calls in a crowd: as often as the limit allows. Without limits, often enough
-/// in memory for the difference to exceed the delay; on disk the limit is enough.
+/// The number of calls of each receiver for [`Sender::Crowds`]: as many as the limit allows.
+/// Without limits, enough for the difference to exceed the delay. On disk, the usual limit of 4 is
+/// enough for that.
 fn crowd(setup: &Setup) -> usize {
     match (setup.pace.conversions.of_site, &setup.store) {
         (u32::MAX, None) => 250,
@@ -93,22 +99,22 @@ fn crowd(setup: &Setup) -> usize {
 
 /// One call of the receiver.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct TimeSlot {
     sender: Sender,
-    /// Which bit of the number is read.
+    /// The index of the bit that is read.
     index: u32,
     bit: bool,
 }
 
-/// The calls of the receiver, in a random order that is the same in parent and child.
-fn plan() -> Vec<Slot> {
+/// The calls of the receiver, in a random order that is the same in the parent and in the child.
+fn plan() -> Vec<TimeSlot> {
     let mut dice = Dice(0x0b16_b12d);
     let mut slots = Vec::new();
     let rounds = argument("--rounds", 4);
     let mut round = |senders: &[Sender]| {
         let begin = slots.len();
         for sender in senders {
-            slots.extend((0..BITS).map(|index| Slot {
+            slots.extend((0..BITS).map(|index| TimeSlot {
                 sender: *sender,
                 index,
                 bit: SECRET >> index & 1 == 1,
@@ -122,20 +128,20 @@ fn plan() -> Vec<Slot> {
     for _ in 0..rounds {
         round(&SENDERS[..4]);
     }
-    // They take longer.
+    // These take longer, so there are fewer.
     for _ in 0..rounds.div_ceil(8) {
         round(&[Sender::Crowds]);
     }
     slots
 }
 
-/// A site that is cleared for a bit. Names do not tell.
+/// The site that is cleared in a slot. Its name does not reveal the bit.
 fn cleared(slot: usize) -> String {
     format!("cleared-{slot:05}.example")
 }
 
-/// Everything that happened before.
-fn contents(now: i64) -> impl Iterator<Item = Step> {
+/// Everything that happens before the receiver begins.
+fn contents(now: i64) -> impl Iterator<Item = AgentStep> {
     let full: Vec<String> = (0..)
         .zip(plan())
         .filter(|(_, slot)| slot.sender == Sender::Clears && slot.bit)
@@ -150,7 +156,7 @@ fn contents(now: i64) -> impl Iterator<Item = Step> {
                 priority,
                 ..ImpressionOptions::new(3)
             };
-            Step::Save(site, options, moment)
+            AgentStep::Save(site, options, moment)
         };
         let stored = ones().flat_map(move |index| {
             (0..STORED).map(move |number| {
@@ -195,8 +201,8 @@ fn quota(index: u32) -> String {
     format!("quota-{index:02}.example")
 }
 
-/// Conversions at an impression site until nothing is left of a querier's budget.
-fn spend(site: String, impression_site: String, now: i64) -> impl Iterator<Item = Step> {
+/// Conversions on an impression site that use up a querier's budget.
+fn spend(site: String, impression_site: String, now: i64) -> impl Iterator<Item = AgentStep> {
     (0..40).map(move |time| {
         let options = ConversionOptions {
             // 0.5, 0.25, …, each twice, down to a millionth.
@@ -204,11 +210,11 @@ fn spend(site: String, impression_site: String, now: i64) -> impl Iterator<Item 
             impression_sites: vec![impression_site.clone()],
             ..ConversionOptions::new(SERVICE, 8)
         };
-        Step::Measure(site.clone(), options, Timestamp(now))
+        AgentStep::Measure(site.clone(), options, Timestamp(now))
     })
 }
 
-/// What somebody measures; an object of more options.
+/// The options of a conversion, with more options from a JSON object.
 fn measured(more: &Value) -> Value {
     let mut options = json!({
         "aggregationService": SERVICE, "histogramSize": 8, "epsilon": 1e-5, "value": 5, "maxValue": 5,
@@ -219,15 +225,17 @@ fn measured(more: &Value) -> Value {
     options
 }
 
-/// What is sent to the child, at a moment after the beginning.
-struct Event {
+/// Lines that are sent to the child.
+struct LeakEvent {
+    /// The time since the beginning.
     at: Duration,
     lines: String,
     /// The id of the call whose time counts.
     id: u64,
 }
 
-/// The ids of a slot. All are of one length, so that they do not show in the size of answers.
+/// The id of a call in a slot. All ids have the same length, so that they do not show in the size
+/// of answers.
 fn id(slot: usize, of: u64) -> u64 {
     1_000_000 + 10 * slot as u64 + of
 }
@@ -237,23 +245,23 @@ const THIRD: u64 = 2;
 const SAVE: u64 = 3;
 const TAB: u64 = 4;
 
-fn events(slots: &[Slot], setup: &Setup, busy: bool) -> Vec<Event> {
+fn events(slots: &[TimeSlot], setup: &Setup, busy: bool) -> Vec<LeakEvent> {
     let micros = Duration::from_micros;
     let mut events = Vec::new();
-    // Another tab's answer is due while the receiver's conversion is worked on.
+    // The answer to another tab is due while the agent works on the receiver's conversion.
     let mut begin = setup.pace.delay;
     for (number, slot) in slots.iter().enumerate() {
         begin += slot.sender.slot();
         let turn = number % TURNS;
         let mut event = |at, of, lines| {
             let id = id(number, of);
-            events.push(Event { at, lines, id });
+            events.push(LeakEvent { at, lines, id });
         };
         let query = match slot.sender {
             Sender::Stores | Sender::Crowds => json!({"matchValues": [100 + slot.index]}),
             Sender::Spends => json!({"impressionSites": [quota(slot.index)]}),
             Sender::Clears => json!({"matchValues": [999]}),
-            // Ones that are stored.
+            // Impressions that are stored.
             Sender::Disables => json!({"matchValues": [100 + SECRET.trailing_zeros()]}),
         };
         let measure =
@@ -262,7 +270,7 @@ fn events(slots: &[Slot], setup: &Setup, busy: bool) -> Vec<Event> {
         let enable = own(UNNOTED, "enableAPI");
         let lines = match slot.sender {
             Sender::Clears => {
-                // Of a slot whose bit is one, something is stored.
+                // The site has impressions only if the bit is one.
                 let clear = json!({
                     "event": "clearImpressionsForSite", "id": UNNOTED, "site": cleared(number),
                 });
@@ -298,8 +306,9 @@ fn events(slots: &[Slot], setup: &Setup, busy: bool) -> Vec<Event> {
     events
 }
 
-/// Others' calls, within the limits: 40 conversions and 200 impressions a second, at random.
-fn load(events: &mut Vec<Event>) {
+/// Adds calls of other sites within the limits: at random, 40 conversions and 200 impressions a
+/// second.
+fn load(events: &mut Vec<LeakEvent>) {
     let mut dice = Dice(0xfeed);
     let last = events
         .iter()
@@ -323,12 +332,13 @@ fn load(events: &mut Vec<Event>) {
             ),
         };
         let id = UNNOTED;
-        events.push(Event { at, lines, id });
+        events.push(LeakEvent { at, lines, id });
     }
 }
 
-/// What the receiver sees of each call, in the order of [`CHANNELS`].
-fn observe(setup: &Setup, slots: &[Slot], busy: bool) -> (Vec<[f64; 7]>, String) {
+/// The observations of the receiver for each call, in the order of [`CHANNELS`], and the number of
+/// missed conversions.
+fn observe(setup: &Setup, slots: &[TimeSlot], busy: bool) -> (Vec<[f64; 7]>, String) {
     let mut process = Process::start(setup);
     let begin = Instant::now() + Duration::from_millis(100);
     let mut sent = std::collections::HashMap::new();
@@ -374,13 +384,13 @@ fn main() {
     late.pace.delay = Duration::from_millis(1);
     let variants = [
         ("ours", ours.clone()),
-        ("everything is read", ours.clone().without_read_limits()),
-        ("every call is taken", ours.clone().without_arrival_limits()),
+        ("no read limits", ours.clone().without_read_limits()),
+        ("no arrival limits", ours.clone().without_arrival_limits()),
         ("a delay of 1 ms", late),
     ];
     let slots = plan();
     println!(
-        "Bits that a call of the receiver reads, on {} calls",
+        "Bits that one call of the receiver reads, estimated from {} calls",
         slots.len()
     );
     let heads = CHANNELS.map(|name| format!(" {name:>11}")).concat();
@@ -417,7 +427,7 @@ fn main() {
     }
 }
 
-/// The bits of each channel, and of those that tell some, what was typical for zeros and for ones.
+/// The bits of each channel. For channels that reveal any, also the median for zeros and for ones.
 fn told(seen: &[(bool, [f64; 7])]) -> (String, String) {
     let (mut told, mut evidence) = (String::new(), String::new());
     for (channel, name) in CHANNELS.iter().enumerate() {
@@ -433,8 +443,7 @@ fn told(seen: &[(bool, [f64; 7])]) -> (String, String) {
                 median(&mut of_bit.map(|(_, value)| *value).collect::<Vec<_>>())
             });
             let [zero, one] = typical;
-            evidence +=
-                &format!("    {name}: in the middle {zero:.6} for zeros, {one:.6} for ones\n");
+            evidence += &format!("    {name}: median {zero:.6} for zeros, {one:.6} for ones\n");
         }
     }
     (told, evidence)

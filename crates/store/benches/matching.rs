@@ -1,16 +1,17 @@
-//! What a conversion costs when few, many and very many impressions match:
+//! The cost of a conversion when few, many and very many impressions match:
 //! `cargo bench -p bigbird-store --bench matching`.
 //!
-//! All of one epoch, on a thousand sites, so that as many filters pay as can. A query reads at most
-//! 1,000 of them, so 100,000 should cost little more than 1,000. The flush is shown apart: conversions
-//! are made alone, each with its own, and 50 with one.
+//! All impressions are in one epoch and on a thousand sites, so that as many filters pay as
+//! possible. A query reads at most 1,000 of them, so 100,000 should cost little more than 1,000.
+//! The cost of the flush is visible too: conversions are made alone, with one flush each, and in
+//! groups of 50 with one flush.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::time::Instant;
 
 use bigbird::{ReadLimits, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_testing::{Folder, Half, endless};
+use bigbird_testing::{FixedRandomness, Folder, endless};
 use bigbird_user_agent::{
     Call, Config, ConversionOptions, ImpressionOptions, PageCall, Storage, UserAgent,
 };
@@ -20,7 +21,7 @@ const NOW: i64 = 20_000 * 86_400_000;
 const MATCHING: [u32; 3] = [10, 1_000, 100_000];
 const GROUP: usize = 50;
 
-/// With the bound on what is read, or without.
+/// The configuration, with or without the limits on reading.
 fn config(bounded: bool) -> Config {
     let mut config = endless(SERVICE);
     if !bounded {
@@ -32,7 +33,7 @@ fn config(bounded: bool) -> Config {
     config
 }
 
-fn fill<S: Storage>(agent: &mut UserAgent<S, Half>, matching: u32) {
+fn fill<S: Storage>(agent: &mut UserAgent<S, FixedRandomness>, matching: u32) {
     let sites: Vec<String> = (0..1000)
         .map(|site| format!("news-{site}.example"))
         .collect();
@@ -44,7 +45,7 @@ fn fill<S: Storage>(agent: &mut UserAgent<S, Half>, matching: u32) {
                 let at = Timestamp(NOW + i64::from(*number));
                 let click = agent.begin_user_action(at).unwrap();
                 let options = ImpressionOptions {
-                    // In another order than that of saving.
+                    // The order of attribution differs from the order of saving.
                     priority: i32::try_from(number * 7919 % 101).unwrap(),
                     ..ImpressionOptions::new(number % 20)
                 };
@@ -57,8 +58,12 @@ fn fill<S: Storage>(agent: &mut UserAgent<S, Half>, matching: u32) {
     }
 }
 
-/// The median time of a conversion, of so many that are made together.
-fn measure<S: Storage>(agent: &mut UserAgent<S, Half>, group: usize, rounds: usize) -> f64 {
+/// The median time of one conversion, in µs, if `group` of them are made together.
+fn measure<S: Storage>(
+    agent: &mut UserAgent<S, FixedRandomness>,
+    group: usize,
+    rounds: usize,
+) -> f64 {
     let options = ConversionOptions {
         epsilon: 0.001,
         ..ConversionOptions::new(SERVICE, 20)
@@ -94,16 +99,16 @@ fn rows(name: &str, times: [f64; 3]) {
 
 fn main() {
     let folder = Folder::below(env!("CARGO_TARGET_TMPDIR"));
-    print!("{:<44}", "a conversion, of matching impressions");
+    print!("{:<44}", "one conversion, by matching impressions");
     MATCHING
         .iter()
         .for_each(|matching| print!(" {matching:>12}"));
-    println!("  100,000 to 1,000");
+    println!("  ratio of 100,000 to 1,000");
     for bounded in [true, false] {
-        let told = if bounded { "" } else { ", without the bound" };
+        let told = if bounded { "" } else { ", no read limits" };
         let rounds = if bounded { 100 } else { 5 };
         let times = MATCHING.map(|matching| {
-            let mut agent = UserAgent::in_memory(config(bounded), Half);
+            let mut agent = UserAgent::in_memory(config(bounded), FixedRandomness);
             fill(&mut agent, matching);
             measure(&mut agent, 1, rounds)
         });
@@ -113,13 +118,13 @@ fn main() {
         for (at, matching) in MATCHING.into_iter().enumerate() {
             let path = folder.file(&format!("{matching}-{bounded}"));
             let store = SqliteStore::open_or_create(&path, &StoreOptions::default()).unwrap();
-            let agent = UserAgent::new(config(bounded), store, Half, Timestamp(0));
+            let agent = UserAgent::new(config(bounded), store, FixedRandomness, Timestamp(0));
             let mut agent = agent.unwrap();
             fill(&mut agent, matching);
             alone[at] = measure(&mut agent, 1, rounds);
             grouped[at] = measure(&mut agent, GROUP, rounds.div_ceil(10));
         }
-        rows(&format!("on disk, with a flush each{told}"), alone);
-        rows(&format!("on disk, {GROUP} with one flush{told}"), grouped);
+        rows(&format!("on disk, one flush each{told}"), alone);
+        rows(&format!("on disk, one flush per {GROUP}{told}"), grouped);
     }
 }

@@ -1,8 +1,8 @@
-//! What durability costs: `cargo bench -p bigbird-store`.
+//! The cost of durability: `cargo bench -p bigbird-store`.
 //!
-//! Next to each other, in turns, on the same disk: the bare minimum of a durable write (4 kB
-//! appended to a file, and flushed), and a conversion. Medians, because a shared disk has bad
-//! moments. Moving the write-ahead log into the database file is measured apart.
+//! Two operations take turns on the same disk: the smallest durable write (4 kB appended to a file
+//! and flushed), and a conversion. The benchmark prints medians, because a shared disk has bad
+//! moments. Moving the write-ahead log into the database file is measured separately.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(clippy::cast_precision_loss, reason = "small numbers")]
 
@@ -14,7 +14,7 @@ use std::time::Instant;
 use bigbird::Timestamp;
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_testing::{
-    Folder, Half, asked_for_instructions, asked_to_count, endless, print_instructions,
+    FixedRandomness, Folder, asked_for_instructions, asked_to_count, endless, print_instructions,
 };
 use bigbird_user_agent::{Call, ConversionOptions, ImpressionOptions, UserAgent};
 
@@ -23,20 +23,20 @@ const STORED: [u32; 2] = [1_000, 100_000];
 const DAY: i64 = 86_400_000;
 const NOW: i64 = 20_000 * DAY;
 
-type Agent = UserAgent<SqliteStore, Half>;
+type SqliteAgent = UserAgent<SqliteStore, FixedRandomness>;
 
-fn open(path: &Path) -> Agent {
+fn open(path: &Path) -> SqliteAgent {
     let options = StoreOptions {
         checkpoint_pages: 0,
         ..StoreOptions::default()
     };
     let store = SqliteStore::open_or_create(path, &options).unwrap();
-    UserAgent::new(endless(SERVICE), store, Half, Timestamp(0)).unwrap()
+    UserAgent::new(endless(SERVICE), store, FixedRandomness, Timestamp(0)).unwrap()
 }
 
-/// Saves so many impressions over 28 days and five epochs, each of a user action of its own, ten of
-/// which are for the shop, in groups.
-fn fill(agent: &mut Agent, stored: u32, group: usize) {
+/// Saves `stored` impressions, in groups, over 28 days and five epochs. Each has its own user
+/// action. Ten of them are for the shop.
+fn fill(agent: &mut SqliteAgent, stored: u32, group: usize) {
     let saved: Vec<(String, ImpressionOptions, i64)> = (0..stored)
         .map(|number| {
             let advertiser = match number % (stored / 10) {
@@ -66,9 +66,9 @@ fn fill(agent: &mut Agent, stored: u32, group: usize) {
     }
 }
 
-/// A conversion of a user action of its own, which begins with the click and not with the call. Gives
-/// the time of the call.
-fn measure(agent: &mut Agent) -> f64 {
+/// Makes a conversion with its own user action, which begins before the call. Returns the time of
+/// the call, in µs.
+fn measure(agent: &mut SqliteAgent) -> f64 {
     let bought = agent.begin_user_action(Timestamp(NOW + 1)).unwrap();
     let options = ConversionOptions {
         epsilon: 0.1,
@@ -98,7 +98,7 @@ fn row(name: &str, value: &str, limit: &str) {
     println!("{name:<52} {value:>14}  {limit}");
 }
 
-/// What is done to have its instructions counted.
+/// Does the work whose instructions are counted.
 fn work(folder: &Folder, name: &str, times: u32) {
     let stored = match name.contains("100000") {
         true => 100_000,
@@ -165,16 +165,17 @@ fn main() {
         );
         let bytes = fs::metadata(&path).unwrap().len() as f64;
         row(
-            &format!("on disk, of {stored} impressions"),
+            &format!("size on disk of {stored} impressions"),
             &format!("{:.0} B each", bytes / f64::from(stored)),
             "",
         );
     }
 }
 
-fn conversions(folder: &Folder, agents: &mut [Agent; 2]) {
+fn conversions(folder: &Folder, agents: &mut [SqliteAgent; 2]) {
     const ROUNDS: usize = 400;
-    /// About what SQLite does by itself: every 1,000 pages.
+    /// The conversions between checkpoints. SQLite would make one about as often by itself, every
+    /// 1,000 pages.
     const CHECKPOINT: usize = 100;
     let mut file = File::create(folder.file("floor")).unwrap();
     let mut floor = Vec::new();

@@ -1,132 +1,224 @@
-//! The user agent on its durable store, as a browser would embed it.
+//! A user agent embedded in a browser: durable store, system randomness, wall clock, and reports
+//! that are released at a fixed time after the call.
 //!
 //! ```sh
 //! cargo run -p bigbird-store --example browser
 //! ```
+//!
+//! What each thread may do:
+//!
+//! * **Any thread that serves pages** keeps a clone of the [`Gate`]. It parses a call, tells the
+//!   page at once if the call is invalid, and hands a valid one to the scheduler. It never waits
+//!   for the store, so a page learns nothing from how busy the store is.
+//! * **One worker thread** owns the [`UserAgent`], which is `Send` and not shared. It makes calls
+//!   in the order in which the scheduler gives them. When a call returns, its charge is on disk.
+//! * **One release thread** gives pages their reports when the scheduler says so, ready or not.
+//!
+//! The threads share nothing but the scheduler. `bigbird agent` is the same with lines of JSON.
 
 use std::error::Error;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_user_agent::protocol::Scheduler;
+use bigbird_user_agent::protocol::{Pace, Scheduler};
 use bigbird_user_agent::{
-    Call, Config, ConversionOptions, ImpressionOptions, Randomness, Report, Seal, UserAgent,
+    Action, Call, Config, ConversionOptions, Gate, ImpressionOptions, PageAnswer, PageCall, Report,
+    Seal, SealedReport, SystemRandomness, UserAgent,
 };
 
-/// Randomness from the operating system; a browser has its own.
-struct System;
+const SERVICE: &str = "https://agg.example";
 
-impl System {
-    fn bits() -> u64 {
-        // Every `RandomState` has new random keys.
-        use std::hash::{BuildHasher as _, RandomState};
-        RandomState::new().hash_one(0)
-    }
-
-    fn fraction() -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-        let number = (Self::bits() >> 11) as f64;
-        number / (1_u64 << 53) as f64
-    }
+/// The clock on the wall, which may step. Epochs follow it.
+fn now() -> Timestamp {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
+    let ms = elapsed.map_or(0, |elapsed| elapsed.as_millis());
+    Timestamp(i64::try_from(ms).unwrap_or(i64::MAX))
 }
 
-impl Randomness for System {
-    fn epoch_start(&mut self) -> f64 {
-        Self::fraction()
-    }
-
-    fn credit(&mut self) -> f64 {
-        Self::fraction()
-    }
-
-    fn handle(&mut self, _: u64) -> u128 {
-        u128::from(Self::bits()) << 64 | u128::from(Self::bits())
-    }
-}
-
-/// How reports are sealed. A browser encrypts them for the aggregation service; this one, which does
-/// not, tells only how many buckets there are.
+/// A stand-in for encryption: it reveals the length of a histogram and nothing else. A browser
+/// encrypts the report for the aggregation service here.
 #[derive(Debug)]
-struct Length;
+struct LengthOnly;
 
-impl Seal for Length {
+impl Seal for LengthOnly {
     fn seal(&self, report: &Report<'_>) -> Vec<u8> {
         let buckets = report.histogram.buckets().len();
         format!("{buckets} buckets for {}", report.querier).into_bytes()
     }
 }
 
-fn now() -> Result<Timestamp, Box<dyn Error>> {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    Ok(Timestamp(i64::try_from(elapsed.as_millis())?))
+/// What the threads share.
+struct Browser {
+    scheduler: Mutex<Scheduler<PageCall, SealedReport>>,
+    changed: Condvar,
+    /// A clock that never steps, for delays.
+    started: Instant,
+}
+
+impl Browser {
+    fn new(pace: Pace) -> Self {
+        Self {
+            scheduler: Mutex::new(Scheduler::new(pace)),
+            changed: Condvar::new(),
+            started: Instant::now(),
+        }
+    }
+
+    fn scheduler(&self) -> MutexGuard<'_, Scheduler<PageCall, SealedReport>> {
+        self.scheduler
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A page calls `saveImpression()`. Its promise depends on the options alone.
+    fn save(
+        &self,
+        gate: &Gate,
+        call: &Call<'_>,
+        options: &ImpressionOptions,
+    ) -> Result<(), Box<dyn Error>> {
+        let call = gate.impression(call, options)?;
+        let (site, units) = (call.site().clone(), call.units());
+        let arrival = self.started.elapsed();
+        self.scheduler()
+            .impression(arrival, &site, units, PageCall::Save(call));
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// A page calls `measureConversion()`. It will get a report after the delay in any case.
+    fn measure(
+        &self,
+        gate: &Gate,
+        call: &Call<'_>,
+        options: &ConversionOptions,
+    ) -> Result<(), Box<dyn Error>> {
+        let call = gate.conversion(call, options)?;
+        let null = gate.null_report(&call.envelope());
+        let site = call.site().clone();
+        let arrival = self.started.elapsed();
+        self.scheduler()
+            .conversion(arrival, &site, PageCall::Measure(call), null);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// The worker thread, for `calls` calls: a browser would go on until it ends.
+    fn work(
+        &self,
+        mut agent: UserAgent<SqliteStore, SystemRandomness>,
+        calls: usize,
+    ) -> UserAgent<SqliteStore, SystemRandomness> {
+        for _ in 0..calls {
+            let mut scheduler = self.scheduler();
+            let (ticket, call) = loop {
+                match scheduler.begin() {
+                    Some(next) => break next,
+                    None => {
+                        let woken = self.changed.wait(scheduler);
+                        scheduler = woken.unwrap_or_else(PoisonError::into_inner);
+                    }
+                }
+            };
+            // The scheduler is free while the store works.
+            drop(scheduler);
+            let answer = agent.perform(std::slice::from_ref(&call));
+            let report = answer.ok().and_then(|mut answers| answers.pop());
+            let mut scheduler = self.scheduler();
+            match (ticket, report) {
+                (Some(ticket), Some(PageAnswer::Report(answer))) => {
+                    scheduler.finish(ticket, answer.report);
+                }
+                // The store failed: nothing was charged, and the page gets its null report.
+                (Some(ticket), _) => scheduler.fail(ticket),
+                (None, _) => {}
+            }
+        }
+        agent
+    }
+
+    /// The release thread, for one report. It looks at the time and at nothing else.
+    fn release(&self) -> SealedReport {
+        loop {
+            let now = self.started.elapsed();
+            let mut scheduler = self.scheduler();
+            if let Some(report) = scheduler.release(now) {
+                return report;
+            }
+            let due = scheduler.next_release();
+            drop(scheduler);
+            let wait = due.map_or(Duration::from_millis(10), |due| due.saturating_sub(now));
+            thread::sleep(wait);
+        }
+    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::temp_dir().join(format!("bigbird-browser-{}", std::process::id()));
 
-    // Once, when the browser starts: a store that cannot be used is an error, never replaced.
+    // When the browser starts. A store that cannot be read is an error; it is never replaced
+    // silently, because that would refund every budget.
     let store = SqliteStore::open_or_create(&path, &StoreOptions::default())?;
-    // With other rules than last time, say after an update, every epoch keeps those it began with.
-    let config = Config::new(Profile::BigBird).with_service("https://agg.example");
-    let mut agent = UserAgent::new(config, store, System, now()?)?.sealing(Length);
-    // It says when calls are taken and answered, by when they arrive alone. A browser has a thread
-    // that parses calls with the gate and hands them to it, one that makes them in their order, and
-    // one that answers: `bigbird agent` is such a process.
-    let began = Instant::now();
-    let mut scheduler = Scheduler::new(agent.config().pace);
+    let config = Config::new(Profile::BigBird).with_service(SERVICE);
+    let agent = UserAgent::new(config, store, SystemRandomness::new()?, now())?.sealing(LengthOnly);
+    let gate = agent.gate().clone();
+    let browser = Arc::new(Browser::new(gate.config().pace));
+
+    let worker = thread::spawn({
+        let browser = Arc::clone(&browser);
+        move || browser.work(agent, 2)
+    });
+    let releaser = thread::spawn({
+        let browser = Arc::clone(&browser);
+        move || browser.release()
+    });
 
     // The user clicks a link to a news site, which shows an ad in a frame of an ad-tech company.
-    let click = agent.begin_user_action(now()?)?;
+    // The browser numbers user actions; a number is never used for another action.
     let ad = Call {
         intermediary: Some("ads.example"),
-        ..Call::new("www.news.example", now()?).by(click)
+        ..Call::new("www.news.example", now()).by(Action::numbered(1)?)
     };
-    agent.save_impression(&ad, &ImpressionOptions::new(3))?;
+    browser.save(&gate, &ad, &ImpressionOptions::new(3))?;
 
-    // Later the user buys something. The page gets its answer at a fixed time after the call,
-    // whatever was stored, spent or switched off.
-    let click = agent.begin_user_action(now()?)?;
-    let bought = Call::new("shop.example", now()?).by(click);
+    // Later the user buys something, after another click.
+    let purchase = Call::new("shop.example", now()).by(Action::numbered(2)?);
     let options = ConversionOptions {
         epsilon: 0.25,
-        ..ConversionOptions::new("https://agg.example", 5)
+        ..ConversionOptions::new(SERVICE, 5)
     };
-    let call = agent.gate().conversion(&bought, &options)?;
-    let null = agent.gate().null_report(&call.envelope());
-    scheduler.conversion(began.elapsed(), call.site(), &bought, null);
-    let Some((Some(ticket), bought)) = scheduler.begin() else {
-        return Err("the scheduler takes the first conversion".into());
-    };
-    let answer = agent.measure_conversion(bought, &options)?;
-    // From here on the charge is on the disk, also if the power fails.
-    scheduler.finish(ticket, answer.report);
-    let due = scheduler.next_release().ok_or("it is to be answered")?;
-    println!("the page is answered {due:?} after the start");
-    thread::sleep(due.saturating_sub(began.elapsed()));
-    if let Some(report) = scheduler.release(began.elapsed()) {
-        let sealed = String::from_utf8_lossy(&report.bytes);
-        println!("the page gets a sealed report: {sealed}");
-    }
+    let called = browser.started.elapsed();
+    browser.measure(&gate, &purchase, &options)?;
 
-    // Now and then, while nobody waits: what no request can reach any more goes, slice by slice.
-    while agent.is_upkeep_due(now()?) && agent.upkeep(now()?)? {}
+    let report = releaser.join().map_err(|_| "the release thread failed")?;
+    let waited = browser.started.elapsed() - called;
+    println!(
+        "after {:.1} s the page gets a sealed report: {}",
+        waited.as_secs_f64(),
+        String::from_utf8_lossy(&report.bytes)
+    );
+    let mut agent = worker.join().map_err(|_| "the worker thread failed")?;
 
-    // What a page of the browser's own may show the user.
-    for budget in agent.budgets()? {
-        let balance = budget.balance;
+    // While nobody waits: remove what no request can reach any more, slice by slice.
+    while agent.is_upkeep_due(now()) && agent.upkeep(now())? {}
+
+    // What a settings page may show.
+    for filter in agent.filter_balances()? {
+        let balance = filter.balance;
         println!(
-            "epoch {}: {budget} {} of {} consumed",
-            budget.epoch, balance.consumed, balance.capacity
+            "epoch {}: {filter}: {} of {} ε consumed",
+            filter.epoch, balance.consumed, balance.capacity
         );
     }
 
-    // The user clears everything: traces go, and nothing that was spent comes back.
-    agent.clear_browsing_history(&[], true, now()?)?;
-    let again = agent.measure_conversion(bought, &options)?;
+    // The user clears everything. Traces go, and nothing that was spent comes back.
+    agent.clear_browsing_history(&[], true, now())?;
+    let again = agent.measure_conversion(&purchase, &options)?;
     println!(
-        "after clearing, {} epochs are read",
+        "after clearing, a conversion reads {} epochs",
         again.decision.epochs().count()
     );
 

@@ -1,60 +1,61 @@
-//! Domain caps: which sites each user action was admitted to, per epoch.
+//! Admissions: the sites that each user action involved, per epoch. They count against the domain
+//! cap.
 //!
-//! Every click is a user action, so there are many, and the whole ledger is verified when it is
-//! opened. So 64 consecutive user actions share a row.
+//! 64 consecutive user actions share a row: every click is a user action, and opening a store
+//! verifies all rows of the ledger.
 
 use std::collections::hash_map::Entry;
 
-use bigbird::{Admit, Admitted, EpochIndex, SiteId, UserAction};
-use bigbird_user_agent::{Forgotten, Place};
+use bigbird::{AdmissionState, EpochIndex, NewAdmission, SiteId, UserAction};
+use bigbird_user_agent::{ForgottenEpochs, RowPlace};
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::checksum::{RowGuard, RowHasher, TableTag};
 use crate::error::{Damage, Problem};
-use crate::seal::{Row, Seal, Table};
 use crate::transaction::SqliteTransaction;
 
-/// How many user actions share a row.
+/// The number of user actions that share a row.
 const ACTIONS: u64 = 64;
 
-/// The bytes of one admission: which of the row's user actions, and which site.
+/// The bytes of one admission: one for the user action within the row, four for the site's number.
 const ENTRY: usize = 5;
 
-/// What the user actions of one row were admitted to in an epoch.
+/// A row: the admissions of 64 consecutive user actions in an epoch.
 #[derive(Debug, Clone)]
-pub(crate) struct Block {
+pub(crate) struct AdmissionBlock {
     number: i64,
     pub(crate) epoch: EpochIndex,
     entries: Vec<u8>,
 }
 
-impl Block {
-    /// The row that a user action belongs to.
+impl AdmissionBlock {
+    /// The number of the row that a user action belongs to.
     fn number(action: UserAction) -> i64 {
         (action.0 / ACTIONS).cast_signed()
     }
 
-    fn verify(self, checksum: i64) -> Result<(Self, Seal), Problem> {
+    fn verify(self, checksum: i64) -> Result<(Self, RowGuard), Problem> {
         let what = || {
             let first = self.number.cast_unsigned().wrapping_mul(ACTIONS);
             let epoch = self.epoch.0;
-            format!("the sites of user actions from {first} on in epoch {epoch}")
+            format!("the {ACTIONS} user actions from {first} on in epoch {epoch}")
         };
-        let seal = self.seal().verify(checksum, what)?;
+        let guard = self.guard().verify(checksum, what)?;
         if !self.entries.len().is_multiple_of(ENTRY) {
             return Err(Damage::Row(what()).into());
         }
-        Ok((self, seal))
+        Ok((self, guard))
     }
 
-    fn seal(&self) -> Seal {
-        Row::of(Table::Admission)
+    fn guard(&self) -> RowGuard {
+        RowHasher::of(TableTag::Admission)
             .int(self.number)
             .int(self.epoch.0)
             .bytes(&self.entries)
-            .seal()
+            .guard()
     }
 
-    /// Every user action with a site that it was admitted to.
+    /// Every admission, as a user action and a site.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (UserAction, SiteId)> {
         let first = self.number.cast_unsigned().wrapping_mul(ACTIONS);
         let (entries, _) = self.entries.as_chunks::<ENTRY>();
@@ -70,25 +71,27 @@ impl Block {
     }
 }
 
-/// A row as a transaction knows it.
+/// A row with the changes of a transaction.
 #[derive(Debug)]
-pub(crate) struct Known {
-    block: Block,
-    /// The seal of the row, if there is one.
-    stored: Option<Seal>,
+pub(crate) struct LoadedBlock {
+    block: AdmissionBlock,
+    /// The guard of the row as it is in the file, if it is there.
+    stored: Option<RowGuard>,
 }
 
-/// Gives every row by epoch, having verified each: at most so many of those behind the row of a place.
-/// Says whether it stopped there.
+/// Verifies rows and passes each to `each`, in the order of epochs: those behind the row of the
+/// place `behind`. Stops at the end of a row, after `most` admissions. Returns true if more rows
+/// are left.
 pub(crate) fn scan(
     connection: &Connection,
-    behind: Option<Place>,
+    behind: Option<RowPlace>,
     most: usize,
-    mut each: impl FnMut(Block, Seal) -> Result<(), Problem>,
+    mut each: impl FnMut(AdmissionBlock, RowGuard) -> Result<(), Problem>,
 ) -> Result<bool, Problem> {
     let [epoch, action, _] = behind.unwrap_or([i64::MIN; 3]);
-    // A place has its user action in an order with a sign.
-    let number = Block::number(UserAction(action.cast_unsigned() ^ 1 << 63));
+    // A place holds its user action with the highest bit flipped, so that signed comparison gives
+    // the unsigned order.
+    let number = AdmissionBlock::number(UserAction(action.cast_unsigned() ^ 1 << 63));
     let number = behind.map_or(i64::MIN, |_| number);
     let mut statement = connection.prepare_cached(
         "SELECT block, epoch, entries, checksum FROM admission
@@ -100,27 +103,27 @@ pub(crate) fn scan(
         if count >= most {
             return Ok(true);
         }
-        let block = Block {
+        let block = AdmissionBlock {
             number: row.get(0)?,
             epoch: EpochIndex(row.get(1)?),
             entries: row.get(2)?,
         };
-        let (block, seal) = block.verify(row.get(3)?)?;
+        let (block, guard) = block.verify(row.get(3)?)?;
         count += block.entries.len() / ENTRY;
-        each(block, seal)?;
+        each(block, guard)?;
     }
     Ok(false)
 }
 
 impl SqliteTransaction<'_> {
-    /// What the user actions around one were admitted to, as this transaction knows it.
+    /// Passes the row of a user action to `look`, with the changes of this transaction.
     fn with_block<T>(
         &self,
         action: UserAction,
         epoch: EpochIndex,
-        look: impl FnOnce(&mut Known) -> T,
+        look: impl FnOnce(&mut LoadedBlock) -> T,
     ) -> Result<T, Problem> {
-        let number = Block::number(action);
+        let number = AdmissionBlock::number(action);
         let mut blocks = self.blocks.borrow_mut();
         let known = match blocks.entry((number, epoch)) {
             Entry::Occupied(known) => known.into_mut(),
@@ -129,27 +132,27 @@ impl SqliteTransaction<'_> {
         Ok(look(known))
     }
 
-    fn read_block(&self, number: i64, epoch: EpochIndex) -> Result<Known, Problem> {
+    fn read_block(&self, number: i64, epoch: EpochIndex) -> Result<LoadedBlock, Problem> {
         let mut statement = self.connection().prepare_cached(
             "SELECT entries, checksum FROM admission WHERE block = ? AND epoch = ?",
         )?;
         let found: Option<(Vec<u8>, i64)> = statement
             .query_row([number, epoch.0], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
-        let block = |entries| Block {
+        let block = |entries| AdmissionBlock {
             number,
             epoch,
             entries,
         };
         match found {
             Some((entries, checksum)) => {
-                let (block, seal) = block(entries).verify(checksum)?;
-                Ok(Known {
+                let (block, guard) = block(entries).verify(checksum)?;
+                Ok(LoadedBlock {
                     block,
-                    stored: Some(seal),
+                    stored: Some(guard),
                 })
             }
-            None => Ok(Known {
+            None => Ok(LoadedBlock {
                 block: block(Vec::new()),
                 stored: None,
             }),
@@ -161,31 +164,31 @@ impl SqliteTransaction<'_> {
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admitted, Problem> {
+    ) -> Result<AdmissionState, Problem> {
         self.with_block(action, epoch, |known| {
-            let mut admitted = Admitted {
-                already: false,
+            let mut admitted = AdmissionState {
+                admitted: false,
                 sites: 0,
             };
             for (_, other) in known.block.entries().filter(|(other, _)| *other == action) {
-                admitted.already |= other == site;
+                admitted.admitted |= other == site;
                 admitted.sites += 1;
             }
             admitted
         })
     }
 
-    /// Admits a site.
-    pub(crate) fn write_admission(&mut self, admit: Admit) -> Result<(), Problem> {
-        let Admit {
+    /// Writes an admission.
+    pub(crate) fn write_admission(&mut self, admit: NewAdmission) -> Result<(), Problem> {
+        let NewAdmission {
             user_action,
             epoch,
             site,
         } = admit;
         let (before, written) = self.with_block(user_action, epoch, |known| {
             known.block.push(user_action, site);
-            let seal = known.block.seal();
-            let Block {
+            let guard = known.block.guard();
+            let AdmissionBlock {
                 number, entries, ..
             } = &known.block;
             let written = self
@@ -194,35 +197,35 @@ impl SqliteTransaction<'_> {
                     "REPLACE INTO admission (block, epoch, entries, checksum) VALUES (?, ?, ?, ?)",
                 )
                 .and_then(|mut statement| {
-                    statement.execute(params![number, epoch.0, entries, seal.checksum])
+                    statement.execute(params![number, epoch.0, entries, guard.checksum])
                 });
-            (known.stored.replace(seal), written.map(|_| seal))
+            (known.stored.replace(guard), written.map(|_| guard))
         })?;
-        let seal = written?;
+        let guard = written?;
         if let Some(before) = before {
             self.device.digest.remove(before);
         }
-        self.device.digest.add(seal);
+        self.device.digest.add(guard);
         Ok(())
     }
 
-    /// Removes what was admitted in epochs that no request can reach, at most so many rows.
-    pub(crate) fn forget_admissions(&mut self, forgotten: Forgotten) -> Result<(), Problem> {
-        let Forgotten {
+    /// Removes admissions of epochs that no request can reach, a slice at a time.
+    pub(crate) fn forget_admissions(&mut self, forgotten: ForgottenEpochs) -> Result<(), Problem> {
+        let ForgottenEpochs {
             unreachable, most, ..
         } = forgotten;
         let mut gone = Vec::new();
-        scan(self.connection(), None, most as usize, |block, seal| {
+        scan(self.connection(), None, most as usize, |block, guard| {
             if block.epoch < unreachable {
-                gone.push((block.epoch, block.number, seal));
+                gone.push((block.epoch, block.number, guard));
             }
             Ok(())
         })?;
-        for (epoch, number, seal) in gone {
+        for (epoch, number, guard) in gone {
             self.connection()
                 .prepare_cached("DELETE FROM admission WHERE epoch = ? AND block = ?")?
                 .execute([epoch.0, number])?;
-            self.device.digest.remove(seal);
+            self.device.digest.remove(guard);
             self.deleted = true;
         }
         Ok(())

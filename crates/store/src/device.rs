@@ -1,31 +1,32 @@
-//! The one row about the device: the user agent's state, and the digest over the ledger.
+//! The device row: the user agent's state, and the ledger digest.
 
 use std::num::NonZeroU32;
 
 use bigbird::{Capacities, Capacity, EpochIndex, MicroEpsilon, Policy, Profile, Timestamp};
-use bigbird_user_agent::{Rules, State, Timeline};
+use bigbird_user_agent::{DeviceState, Rules, Timeline};
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::checksum::{LedgerDigest, RowGuard, RowHasher, TableTag};
 use crate::error::{Damage, Problem};
-use crate::seal::{Digest, Row, Seal, Table};
 
+/// The only row of the table `device`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Device {
-    pub(crate) state: State,
-    pub(crate) digest: Digest,
-    /// How many transactions wrote. Each conversion does, whatever it finds. It never falls, so that
-    /// a log which is older than the file can be told.
+pub(crate) struct DeviceRow {
+    pub(crate) state: DeviceState,
+    pub(crate) digest: LedgerDigest,
+    /// The number of transactions that wrote. Every conversion writes, whatever it finds. The
+    /// number never decreases, so that a log older than the file can be detected.
     pub(crate) writes: u64,
-    /// Whether everything was in the database file when it was closed; else there is a log.
+    /// True if everything is in the database file since it was closed. Otherwise there is a log.
     pub(crate) closed_cleanly: bool,
 }
 
-impl Device {
-    /// A device that has done nothing yet.
+impl DeviceRow {
+    /// The row of a new device.
     pub(crate) fn new() -> Self {
         Self {
-            state: State::default(),
-            digest: Digest::default(),
+            state: DeviceState::default(),
+            digest: LedgerDigest::default(),
             writes: 0,
             closed_cleanly: false,
         }
@@ -45,7 +46,7 @@ impl Device {
                 };
                 let number = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
                 let device = Self {
-                    state: State {
+                    state: DeviceState {
                         timeline: Timeline::default(),
                         enabled: row.get(1)?,
                         first_epoch: EpochIndex(row.get(2)?),
@@ -55,7 +56,7 @@ impl Device {
                         next_user_action: number(6)?,
                         next_object: number(7)?,
                     },
-                    digest: Digest {
+                    digest: LedgerDigest {
                         sum: number(8)?,
                         rows: number(9)?,
                     },
@@ -66,18 +67,18 @@ impl Device {
             })
             .optional()?;
         let Some((mut device, timeline, checksum)) = found else {
-            return Err(Damage::Invariant("the row about the device is missing".to_owned()).into());
+            return Err(Damage::Invariant("the row for the device is missing".to_owned()).into());
         };
-        let what = || "the row about the device".to_owned();
-        device.seal(&timeline).verify(checksum, what)?;
+        let what = || "the device".to_owned();
+        device.guard(&timeline).verify(checksum, what)?;
         device.state.timeline =
             serde_json::from_str(&timeline).map_err(|_| Problem::from(Damage::Row(what())))?;
         Ok(device)
     }
 
-    /// As any version of the schema has it.
+    /// Loads the row from a store of any version of the schema.
     pub(crate) fn load_any(connection: &Connection) -> Result<Self, Problem> {
-        Self::load(connection).or_else(|problem| match OldDevice::load(connection) {
+        Self::load(connection).or_else(|problem| match OldDeviceRow::load(connection) {
             Ok(Some(old)) => old.device(),
             _ => Err(problem),
         })
@@ -104,15 +105,15 @@ impl Device {
             digest.rows.cast_signed(),
             self.writes.cast_signed(),
             self.closed_cleanly,
-            self.seal(&timeline).checksum,
+            self.guard(&timeline).checksum,
         ])?;
         Ok(())
     }
 
-    fn seal(&self, timeline: &str) -> Seal {
+    fn guard(&self, timeline: &str) -> RowGuard {
         let Self { state, digest, .. } = self;
         let moments = [state.last_clear, state.latest, state.latest_use];
-        let row = Row::of(Table::Device)
+        let row = RowHasher::of(TableTag::Device)
             .int(i64::from(state.enabled))
             .int(state.first_epoch.0)
             .int(state.next_user_action.cast_signed())
@@ -124,18 +125,19 @@ impl Device {
         let row = moments
             .into_iter()
             .fold(row, |row, moment| row.optional(moment.map(|it| it.0)));
-        row.bytes(timeline.as_bytes()).seal()
+        row.bytes(timeline.as_bytes()).guard()
     }
 }
 
-/// The row as the first two versions of the schema had it, in the order in which it is hashed.
-pub(crate) struct OldDevice([Option<i64>; 19]);
+/// The device row of versions 1 and 2 of the schema. The values are in the order in which they are
+/// hashed.
+pub(crate) struct OldDeviceRow([Option<i64>; 19]);
 
 const DOMAIN_CAP: usize = 2;
 const DIGEST: usize = 7;
 const CAPACITIES: usize = 11;
 
-impl OldDevice {
+impl OldDeviceRow {
     pub(crate) fn load(connection: &Connection) -> Result<Option<Self>, Problem> {
         let columns = "set_up, epoch_days, domain_cap, enabled, next_user_action, next_object, \
             first_epoch, digest, ledger_rows, writes, closed_cleanly, querier, global, \
@@ -153,23 +155,26 @@ impl OldDevice {
         let Some((device, checksum)) = found else {
             return Ok(None);
         };
-        let what = || "the row about the device".to_owned();
-        device.seal().verify(checksum, what)?;
+        let what = || "the device".to_owned();
+        device.guard().verify(checksum, what)?;
         Ok(Some(device))
     }
 
-    fn seal(&self) -> Seal {
+    fn guard(&self) -> RowGuard {
         let values = self.0.into_iter().enumerate();
-        let row = values.fold(Row::of(Table::Device), |row, (at, value)| match at {
-            DOMAIN_CAP | CAPACITIES.. => row.optional(value),
-            _ => row.int(value.unwrap_or_default()),
-        });
-        row.seal()
+        let row = values.fold(
+            RowHasher::of(TableTag::Device),
+            |row, (at, value)| match at {
+                DOMAIN_CAP | CAPACITIES.. => row.optional(value),
+                _ => row.int(value.unwrap_or_default()),
+            },
+        );
+        row.guard()
     }
 
-    pub(crate) fn digest(&self) -> Digest {
+    pub(crate) fn digest(&self) -> LedgerDigest {
         let number = |at: usize| self.0[at].unwrap_or_default().cast_unsigned();
-        Digest {
+        LedgerDigest {
             sum: number(DIGEST),
             rows: number(DIGEST + 1),
         }
@@ -178,30 +183,30 @@ impl OldDevice {
     pub(crate) fn set_digest(
         &mut self,
         connection: &Connection,
-        digest: Digest,
+        digest: LedgerDigest,
     ) -> Result<(), Problem> {
         let (sum, rows) = (digest.sum.cast_signed(), digest.rows.cast_signed());
         (self.0[DIGEST], self.0[DIGEST + 1]) = (Some(sum), Some(rows));
         connection.execute(
             "UPDATE device SET digest = ?, ledger_rows = ?, checksum = ?",
-            [sum, rows, self.seal().checksum],
+            [sum, rows, self.guard().checksum],
         )?;
         Ok(())
     }
 
-    /// What it says, as every version since has it.
-    pub(crate) fn device(&self) -> Result<Device, Problem> {
+    /// Converts the row to its present form.
+    pub(crate) fn device(&self) -> Result<DeviceRow, Problem> {
         let [epoch_start, last_clear, latest] = [16, 17, 18].map(|at| self.0[at].map(Timestamp));
         let number = |at: usize| self.0[at].unwrap_or_default().cast_unsigned();
         let set_up = number(0) != 0;
-        let state = State {
+        let state = DeviceState {
             enabled: number(3) != 0,
             timeline: match epoch_start {
                 Some(start) if set_up => Timeline::starting(start, self.rules()?),
                 _ => Timeline::default(),
             },
             first_epoch: match epoch_start {
-                // It started over, and nobody has used it since.
+                // The store was reset, and nothing has used it since.
                 Some(_) if !set_up => EpochIndex(1),
                 _ => EpochIndex(number(6).cast_signed()),
             },
@@ -211,7 +216,7 @@ impl OldDevice {
             next_user_action: number(4),
             next_object: number(5),
         };
-        Ok(Device {
+        Ok(DeviceRow {
             state,
             digest: self.digest(),
             writes: number(9),
@@ -219,8 +224,8 @@ impl OldDevice {
         })
     }
 
-    /// The rules that it had. It did not say how losses are charged: as the profile that has these
-    /// limits does.
+    /// The rules of the device. The old row did not say how losses are charged, so the rules are
+    /// those of the profile that has these limits.
     fn rules(&self) -> Result<Rules, Problem> {
         let capacity = |at: usize| {
             let micro = self.0[CAPACITIES + at];
@@ -228,18 +233,18 @@ impl OldDevice {
             Capacity::from(amount)
         };
         let capacities = Capacities {
-            querier: capacity(0),
-            global: capacity(1),
-            impression_site: capacity(2),
-            conversion_site: capacity(3),
-            user_action: capacity(4),
+            querier_budget: capacity(0),
+            global_budget: capacity(1),
+            impression_site_quota: capacity(2),
+            conversion_site_quota: capacity(3),
+            user_action_budget: capacity(4),
         };
         let number = |at: usize| self.0[at].and_then(|value| u32::try_from(value).ok());
         let cap = number(DOMAIN_CAP).and_then(NonZeroU32::new);
         let unlimited = |capacity| capacity == Capacity::Unlimited;
         let draft = cap.is_none()
-            && unlimited(capacities.conversion_site)
-            && !unlimited(capacities.impression_site);
+            && unlimited(capacities.conversion_site_quota)
+            && !unlimited(capacities.impression_site_quota);
         let profile = match draft {
             true => Profile::W3cDraft,
             false => Profile::BigBird,
@@ -258,9 +263,9 @@ impl OldDevice {
     }
 }
 
-/// The third version of the schema: every epoch has its own rules.
+/// Migrates to version 3 of the schema: every epoch has its own rules.
 pub(crate) fn migrate_to_3(connection: &Connection) -> Result<(), Problem> {
-    let old = OldDevice::load(connection)?;
+    let old = OldDeviceRow::load(connection)?;
     connection.execute_batch(
         "DROP TABLE device;
          -- One row: the user agent's own state, and the digest over the ledger.
@@ -285,10 +290,23 @@ pub(crate) fn migrate_to_3(connection: &Connection) -> Result<(), Problem> {
         return Ok(());
     };
     let mut device = old.device()?;
-    // Calls are not known, but what they were admitted to is: no epoch after it was used.
+    // The time of the latest call is not known, but its admissions are. No epoch after the last one
+    // with an admission was used.
     let last: Option<i64> =
         connection.query_row("SELECT max(epoch) FROM admission", [], |row| row.get(0))?;
     let used = last.and_then(|last| device.state.timeline.beginning(EpochIndex(last)));
     device.state.latest_use = device.state.latest_use.max(used);
     device.save(connection)
+}
+
+/// Migrates to version 5 of the schema: the stored rules of epochs have the fields
+/// `ownActionEvents`, `closedSites` and `allowedQueriers`, which replace the flag
+/// `matchesOwnAction`.
+pub(crate) fn migrate_to_5(connection: &Connection) -> Result<(), Problem> {
+    let rows: i64 = connection.query_row("SELECT count(*) FROM device", [], |row| row.get(0))?;
+    if rows == 0 {
+        return Ok(());
+    }
+    // Reading accepts both forms, and writing produces the new one.
+    DeviceRow::load(connection)?.save(connection)
 }

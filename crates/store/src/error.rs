@@ -1,4 +1,4 @@
-//! Why a store cannot be used: every error names the file and what is wrong with it.
+//! Errors of the store. Every error names the file and what is wrong with it.
 
 use std::fmt;
 use std::io;
@@ -12,10 +12,10 @@ use thiserror::Error;
 
 use crate::vfs;
 
-/// What failed, and on which file.
+/// A problem, and the file that has it.
 ///
-/// Whatever it is, nothing was released and nothing was forgotten: the transaction did not happen,
-/// or, if its very end failed, may have happened without an answer.
+/// No error releases a report or forgets what was spent. The transaction did not happen. If its
+/// commit failed, it may have happened, but then nobody got an answer.
 #[derive(Debug, Error)]
 #[error("{}: {problem}", path.display())]
 pub struct StoreError {
@@ -36,76 +36,76 @@ impl StoreError {
         &self.path
     }
 
-    /// What is wrong.
+    /// The problem with the file.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 }
 
-/// What is wrong with a store.
+/// A problem with a store.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// There is no file.
-    #[error("there is no such file")]
+    /// The file does not exist.
+    #[error("the file does not exist")]
     Missing,
-    /// There is no folder for it.
-    #[error("there is no folder {}", .0.display())]
+    /// The folder of the file does not exist.
+    #[error("the folder {} does not exist", .0.display())]
     NoFolder(PathBuf),
-    /// There is a file where none should be.
-    #[error("the file exists already")]
+    /// A file exists where a new one should be created.
+    #[error("the file already exists")]
     Exists,
-    /// Not a database, or not one of ours.
-    #[error("it is no Big Bird store")]
+    /// The file is not an SQLite database, or it is the database of another program.
+    #[error("not a Big Bird store")]
     NotAStore,
-    /// It is one, and something in it is not what was written.
-    #[error("it is damaged: {0}")]
+    /// The file is a store, but part of its content is not what was written.
+    #[error("the store is damaged: {0}")]
     Damaged(Damage),
-    /// The file has several names. SQLite's log belongs to a name, so that each would be a store of its
-    /// own, and every budget could be spent once under each.
+    /// The file has several names. SQLite's log belongs to a name, so each name would be a store of
+    /// its own, and every budget could be spent once under each.
     #[error("the file has {links} names (hard links), but only 1 is allowed; delete the others")]
     Linked {
-        /// How many names it has.
+        /// The number of names that the file has.
         links: u64,
     },
-    /// A newer program wrote it.
-    #[error("its schema is of version {found}, this program knows up to {known}")]
+    /// A newer program wrote the store.
+    #[error("the schema version is {found}, but this program supports versions up to {known}")]
     NewerSchema {
         /// The version of the file.
         found: i64,
-        /// The newest version that this program knows.
+        /// The newest version that this program supports.
         known: i64,
     },
-    /// It may not be written.
-    #[error("it is read-only")]
+    /// The store cannot be written. SQLite writes beside the file even to read it.
+    #[error("the store is read-only, but even reading it needs write access")]
     ReadOnly,
-    /// It may not be opened.
+    /// The system does not permit opening the file.
     #[error("permission denied")]
     Denied,
     /// The disk is full.
     #[error("the disk is full")]
     Full,
-    /// Another process kept it locked.
-    #[error("another process has kept it locked for {waited_ms} ms")]
+    /// Another process held the lock for too long.
+    #[error("gave up waiting after {waited_ms} ms because another process holds the lock")]
     Busy {
-        /// For how long we waited.
+        /// The time spent waiting, in milliseconds.
         waited_ms: u64,
     },
-    /// Another file is in its place, since a reset.
-    #[error("the file was replaced while it was open")]
+    /// Another file, or none, is at the path of a store that is open. A reset replaces the file.
+    #[error("the file was replaced or deleted while it was open, for example by a reset")]
     Replaced,
-    /// Something failed before in the same transaction.
-    #[error("a transaction of which something failed cannot be finished")]
+    /// An earlier step of the same transaction failed.
+    #[error("a step of the transaction failed, so the transaction cannot be committed")]
     HalfDone,
-    /// It holds as much as it can: a number ran out.
-    #[error("there are no more numbers for {0}")]
+    /// The store is full: no number is left for another item of this kind.
+    #[error("all numbers for {0} are used up")]
     Exhausted(&'static str),
     /// The file system failed.
     #[error("{operation} failed: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why it failed.
+        /// The cause of the failure.
         source: io::Error,
     },
     /// SQLite failed for another reason.
@@ -113,7 +113,7 @@ pub enum Problem {
     Sqlite(rusqlite::Error),
 }
 
-/// What is damaged.
+/// The kind of damage that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
@@ -121,15 +121,17 @@ pub enum Damage {
     Empty,
     /// A page of the file does not match its checksum.
     Page,
-    /// SQLite finds the structure of the file broken.
+    /// SQLite reports that the structure of the file is broken.
     Structure(String),
-    /// A row does not match its checksum, or holds what cannot be.
+    /// A row does not match its checksum, or its content is invalid.
     Row(String),
-    /// The rows of the ledger do not match their digest: some are missing, or were added.
+    /// The rows of the ledger do not match their digest: some are missing, were added, or are older
+    /// than the digest.
     Digest,
-    /// The write-ahead log, without which what was last spent would come back.
+    /// The write-ahead log is missing, damaged, or does not belong to the file. Without the right
+    /// log, what was spent last would be forgotten.
     Log(&'static str),
-    /// Something that must hold of the whole does not.
+    /// The rows together violate an invariant of the store.
     Invariant(String),
 }
 
@@ -138,9 +140,17 @@ impl fmt::Display for Damage {
         match self {
             Self::Empty => f.write_str("the file is empty"),
             Self::Page => f.write_str("a page does not match its checksum"),
-            Self::Structure(what) => write!(f, "{what}"),
-            Self::Row(what) => write!(f, "{what} does not match its checksum"),
-            Self::Digest => f.write_str("rows of the ledger are missing or were added"),
+            // SQLite may quote a statement, which has several lines. An error has one.
+            Self::Structure(what) => {
+                f.write_str(&what.split_whitespace().collect::<Vec<_>>().join(" "))
+            }
+            Self::Row(what) => write!(
+                f,
+                "the row for {what} is invalid or does not match its checksum"
+            ),
+            Self::Digest => f.write_str(
+                "the ledger does not match its digest: rows are missing, added or out of date",
+            ),
             Self::Log(what) => write!(f, "the write-ahead log {what}"),
             Self::Invariant(what) => f.write_str(what),
         }
@@ -156,7 +166,7 @@ impl From<Damage> for Problem {
 impl From<rusqlite::Error> for Problem {
     fn from(error: rusqlite::Error) -> Self {
         let Some(failure) = error.sqlite_error() else {
-            // A column of another type, or a row that is not there: we wrote neither.
+            // A column has the wrong type, or a row is missing. This program writes neither.
             return Damage::Structure(error.to_string()).into();
         };
         match (failure.code, failure.extended_code) {
@@ -164,10 +174,10 @@ impl From<rusqlite::Error> for Problem {
             (_, ffi::SQLITE_IOERR_SHORT_READ) => {
                 Damage::Structure("the file is too short".to_owned()).into()
             }
-            // SQLite takes some pages for damaged that the system failed to read.
+            // SQLite reports some pages that the system failed to read as damaged.
             (ErrorCode::DatabaseCorrupt, _) if vfs::take_read_failure() => Self::unread(),
             (ErrorCode::DatabaseCorrupt, _) => {
-                Damage::Structure("its pages do not fit together".to_owned()).into()
+                Damage::Structure("SQLite reports that the file is malformed".to_owned()).into()
             }
             (ErrorCode::NotADatabase, _) => Self::NotAStore,
             (ErrorCode::ReadOnly, code) => read_only(code),
@@ -177,7 +187,7 @@ impl From<rusqlite::Error> for Problem {
                 vfs::take_read_failure();
                 system_failure(operation_of(code), vfs::take_system_error(), error)
             }
-            // Every statement is our own: if one does not fit, the schema is not ours.
+            // All statements are in this crate. One that does not compile means a foreign schema.
             (ErrorCode::Unknown, _) if failure.extended_code == ffi::SQLITE_ERROR => {
                 Damage::Structure(error.to_string()).into()
             }
@@ -186,45 +196,47 @@ impl From<rusqlite::Error> for Problem {
     }
 }
 
-/// What SQLite tried when it could not open, read or write a file.
+/// The operation in which SQLite could not open, read or write a file.
 fn operation_of(extended_code: i32) -> &'static str {
     match extended_code {
-        ffi::SQLITE_IOERR_READ | ffi::SQLITE_IOERR_CORRUPTFS => "reading it",
-        ffi::SQLITE_IOERR_WRITE => "writing it",
-        ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC => "flushing it",
-        ffi::SQLITE_IOERR_TRUNCATE => "cutting it off",
+        ffi::SQLITE_IOERR_READ | ffi::SQLITE_IOERR_CORRUPTFS => "reading the store",
+        ffi::SQLITE_IOERR_WRITE => "writing the store",
+        ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC => "flushing the store",
+        ffi::SQLITE_IOERR_TRUNCATE => "truncating the store or its log",
         ffi::SQLITE_IOERR_SHMOPEN
         | ffi::SQLITE_IOERR_SHMSIZE
         | ffi::SQLITE_IOERR_SHMLOCK
-        | ffi::SQLITE_IOERR_SHMMAP => "using the index of its log",
+        | ffi::SQLITE_IOERR_SHMMAP => "using the index of the log (-shm)",
         ffi::SQLITE_IOERR_LOCK | ffi::SQLITE_IOERR_UNLOCK | ffi::SQLITE_IOERR_RDLOCK => {
-            "locking it"
+            "locking the store"
         }
-        code if code & 0xff == ffi::SQLITE_CANTOPEN => "opening it or its log",
-        _ => "using it",
+        code if code & 0xff == ffi::SQLITE_CANTOPEN => "opening the store or its log",
+        _ => "using the store",
     }
 }
 
-/// A store that may not be written is refused before anything else. After that, it is the log or its
-/// index that SQLite could not open for writing, for whatever reason, and opened for reading instead.
+/// The problem behind SQLite's "read-only".
+///
+/// Opening refuses a read-only file first. After that, the error means that SQLite could not open
+/// the log or its index for writing, for any reason, and opened it for reading instead.
 fn read_only(extended_code: i32) -> Problem {
     match extended_code {
         ffi::SQLITE_READONLY_DIRECTORY => Problem::ReadOnly,
         _ => Problem::Io {
-            operation: "opening its log and the index of the log (-wal, -shm) for writing",
-            source: io::Error::other("SQLite could only read them"),
+            operation: "opening the log and its index (-wal, -shm) for writing",
+            source: io::Error::other("SQLite could open them only for reading"),
         },
     }
 }
 
-/// A failure of the system, as the system tells it. It may be gone when somebody tries again, so it is
-/// not damage.
+/// A failure of the system, with the system's own message. Trying again may succeed, so this is not
+/// damage.
 fn system_failure(
     operation: &'static str,
     source: Option<io::Error>,
     error: rusqlite::Error,
 ) -> Problem {
-    // A file that is open cannot be missing: then the system had said so earlier, of another file.
+    // A file that is open cannot be missing, so this message was about an earlier, other file.
     let earlier = |source: &io::Error| {
         source.kind() == io::ErrorKind::NotFound
             && error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
@@ -244,15 +256,15 @@ fn system_failure(
 }
 
 impl Problem {
-    /// A failure of the system to read pages, which is not damage.
+    /// A failure of the system to read pages. It is not damage.
     pub(crate) fn unread() -> Self {
         let source = vfs::take_system_error();
         let source = source.unwrap_or_else(|| io::Error::other("disk I/O error"));
-        let operation = "reading it";
+        let operation = "reading the store";
         Self::Io { operation, source }
     }
 
-    /// Whether it may be gone when somebody tries again, because the system failed and not the store.
+    /// True if trying again may succeed, because the system failed and not the store.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -260,7 +272,7 @@ impl Problem {
         )
     }
 
-    /// What is wrong, in a word: for programs.
+    /// The name of the problem for programs, such as `notAStore`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Missing => "missing",

@@ -1,14 +1,14 @@
 //! Filters, and sites that the user closed.
 
 use bigbird::{Charge, EpochIndex, Filter, MicroEpsilon, SiteId};
-use bigbird_user_agent::{Forgotten, Place};
+use bigbird_user_agent::{ForgottenEpochs, RowPlace};
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::checksum::{RowGuard, RowHasher, TableTag};
 use crate::error::{Damage, Problem};
-use crate::seal::{Row, Seal, Table};
 use crate::transaction::SqliteTransaction;
 
-/// A filter as a row.
+/// The row of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FilterRow {
     pub(crate) epoch: EpochIndex,
@@ -17,18 +17,18 @@ pub(crate) struct FilterRow {
 }
 
 impl FilterRow {
-    fn seal(&self) -> Seal {
+    fn guard(&self) -> RowGuard {
         let (kind, id) = key(self.filter);
-        Row::of(Table::Filter)
+        RowHasher::of(TableTag::Filter)
             .int(self.epoch.0)
             .int(kind)
             .int(id)
             .int(self.consumed.get().cast_signed())
-            .seal()
+            .guard()
     }
 
-    fn verify(&self, checksum: i64) -> Result<Seal, Problem> {
-        self.seal().verify(checksum, || {
+    fn verify(&self, checksum: i64) -> Result<RowGuard, Problem> {
+        self.guard().verify(checksum, || {
             format!("the {} in epoch {}", self.filter.kind(), self.epoch.0)
         })
     }
@@ -46,13 +46,13 @@ fn from_key(kind: i64, id: i64) -> Result<Filter, Problem> {
     filter.ok_or_else(|| Damage::Row(format!("filter {id} of kind {kind}")).into())
 }
 
-/// Gives every filter that was charged, by epoch, having verified each: at most so many of those behind
-/// a place. Says whether it stopped there.
+/// Verifies filters that were charged and passes each to `each`, in the order of epochs: those
+/// behind the place `behind`, and at most `most` of them. Returns true if more are left.
 pub(crate) fn scan(
     connection: &Connection,
-    behind: Option<Place>,
+    behind: Option<RowPlace>,
     most: usize,
-    mut each: impl FnMut(FilterRow, Seal) -> Result<(), Problem>,
+    mut each: impl FnMut(FilterRow, RowGuard) -> Result<(), Problem>,
 ) -> Result<bool, Problem> {
     let mut statement = connection.prepare_cached(
         "SELECT epoch, kind, id, consumed, checksum FROM filter
@@ -70,43 +70,46 @@ pub(crate) fn scan(
             filter: from_key(row.get(1)?, row.get(2)?)?,
             consumed: MicroEpsilon::new(row.get::<_, i64>(3)?.cast_unsigned()),
         };
-        let seal = filter.verify(row.get(4)?)?;
-        each(filter, seal)?;
+        let guard = filter.verify(row.get(4)?)?;
+        each(filter, guard)?;
     }
     Ok(false)
 }
 
-/// Gives every closed site, having verified each.
+/// Verifies every closed site and passes it to `each`.
 pub(crate) fn scan_closed(
     connection: &Connection,
-    mut each: impl FnMut(SiteId, EpochIndex, Seal) -> Result<(), Problem>,
+    mut each: impl FnMut(SiteId, EpochIndex, RowGuard) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
     let mut statement = connection.prepare_cached("SELECT site, until, checksum FROM closed")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (site, until) = (SiteId(row.get(0)?), EpochIndex(row.get(1)?));
-        let seal = verify_closed(site, until, row.get(2)?)?;
-        each(site, until, seal)?;
+        let guard = verify_closed(site, until, row.get(2)?)?;
+        each(site, until, guard)?;
     }
     Ok(())
 }
 
-fn seal_closed(site: SiteId, until: EpochIndex) -> Seal {
-    Row::of(Table::Closed).site(site).int(until.0).seal()
+fn seal_closed(site: SiteId, until: EpochIndex) -> RowGuard {
+    RowHasher::of(TableTag::Closed)
+        .site(site)
+        .int(until.0)
+        .guard()
 }
 
-fn verify_closed(site: SiteId, until: EpochIndex, checksum: i64) -> Result<Seal, Problem> {
+fn verify_closed(site: SiteId, until: EpochIndex, checksum: i64) -> Result<RowGuard, Problem> {
     seal_closed(site, until).verify(checksum, || format!("the closing of site {}", site.0))
 }
 
 impl SqliteTransaction<'_> {
-    /// What was consumed of a filter; nothing if it was never charged.
+    /// The amount consumed of a filter. It is zero if the filter was never charged.
     pub(crate) fn consumed_of(
         &self,
         epoch: EpochIndex,
         filter: Filter,
     ) -> Result<MicroEpsilon, Problem> {
-        // A report looks each filter up before it charges it.
+        // Often known: a report reads each filter before it charges it.
         if let Some(known) = self.consumed.borrow().get(&(epoch, filter)) {
             return Ok(*known);
         }
@@ -140,8 +143,8 @@ impl SqliteTransaction<'_> {
         Ok(Some(consumed))
     }
 
-    /// Charges filters. They are written down when the transaction ends, each once: conversions that
-    /// came together often charge the same ones.
+    /// Charges filters. Each is written once, when the transaction ends, because conversions that
+    /// share a transaction often charge the same filters.
     pub(crate) fn charge(&mut self, charges: &[Charge]) -> Result<(), Problem> {
         for &Charge {
             epoch,
@@ -157,7 +160,7 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// Writes down what filters were charged.
+    /// Writes the filters that were charged.
     pub(crate) fn write_charges(&mut self) -> Result<(), Problem> {
         let mut charged: Vec<_> = self.charged.drain().collect();
         charged.sort_unstable();
@@ -168,11 +171,11 @@ impl SqliteTransaction<'_> {
                 filter,
                 consumed,
             };
-            // No filter has a row before it is charged.
+            // A filter that was never charged has no row.
             if !before.is_zero() {
-                self.device.digest.remove(row(before).seal());
+                self.device.digest.remove(row(before).guard());
             }
-            let seal = row(consumed).seal();
+            let guard = row(consumed).guard();
             let (kind, id) = key(filter);
             self.connection()
                 .prepare_cached(
@@ -184,46 +187,46 @@ impl SqliteTransaction<'_> {
                     kind,
                     id,
                     consumed.get().cast_signed(),
-                    seal.checksum,
+                    guard.checksum,
                 ])?;
-            self.device.digest.add(seal);
+            self.device.digest.add(guard);
         }
         Ok(())
     }
 
-    /// Removes filters and closings of epochs that were pruned, at most so many.
-    pub(crate) fn forget_filters(&mut self, forgotten: Forgotten) -> Result<(), Problem> {
+    /// Removes filters of pruned epochs, a slice at a time, and all closings that end in one.
+    pub(crate) fn forget_filters(&mut self, forgotten: ForgottenEpochs) -> Result<(), Problem> {
         let mut gone = Vec::new();
         scan(
             self.connection(),
             None,
             forgotten.most as usize,
-            |row, seal| {
+            |row, guard| {
                 if row.epoch < forgotten.pruned {
-                    gone.push((row.epoch, row.filter, seal));
+                    gone.push((row.epoch, row.filter, guard));
                 }
                 Ok(())
             },
         )?;
-        for (epoch, filter, seal) in gone {
+        for (epoch, filter, guard) in gone {
             let (kind, id) = key(filter);
             self.connection()
                 .prepare_cached("DELETE FROM filter WHERE epoch = ? AND kind = ? AND id = ?")?
                 .execute([epoch.0, kind, id])?;
-            self.device.digest.remove(seal);
+            self.device.digest.remove(guard);
             self.deleted = true;
         }
         let mut open = Vec::new();
-        scan_closed(self.connection(), |site, until, seal| {
+        scan_closed(self.connection(), |site, until, guard| {
             if until < forgotten.pruned {
-                open.push((site, seal));
+                open.push((site, guard));
             }
             Ok(())
         })?;
-        for (site, seal) in open {
+        for (site, guard) in open {
             self.connection()
                 .execute("DELETE FROM closed WHERE site = ?", [site.0])?;
-            self.device.digest.remove(seal);
+            self.device.digest.remove(guard);
             self.deleted = true;
         }
         Ok(())
@@ -245,15 +248,15 @@ impl SqliteTransaction<'_> {
 
     pub(crate) fn close(&mut self, site: SiteId, until: EpochIndex) -> Result<(), Problem> {
         let before = self.closed(site)?;
-        let seal = seal_closed(site, until);
+        let guard = seal_closed(site, until);
         self.connection().execute(
             "REPLACE INTO closed VALUES (?, ?, ?)",
-            params![site.0, until.0, seal.checksum],
+            params![site.0, until.0, guard.checksum],
         )?;
         if let Some(before) = before {
             self.device.digest.remove(seal_closed(site, before));
         }
-        self.device.digest.add(seal);
+        self.device.digest.add(guard);
         Ok(())
     }
 }

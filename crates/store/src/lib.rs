@@ -1,26 +1,29 @@
 //! The durable store of a user agent: one SQLite file that fails closed.
 //!
-//! Losing what was spent would give it back, so everything here serves one rule: **what was charged
-//! stays charged**, through crashes, power cuts, full disks, damaged files and two processes at
-//! once. What cannot be read is an error, and nothing is released.
+//! A store that forgot what was spent would refund it. So one rule holds everywhere here: **what
+//! was charged stays charged**, through crashes, power cuts, full disks, damaged files and two
+//! processes at once. A store that cannot be read is an error, and then no report is released.
 //!
-//! | layer | guards against | in |
+//! | layer | module | guards against |
 //! |---|---|---|
-//! | one transaction a conversion, flushed before its report is released | crashes, power cuts | `transaction`, SQLite |
-//! | a checksum in every page of the file | flipped bits, pages in the wrong place | `vfs` |
-//! | a checksum in every row, a digest over all rows of the ledger | rows that are missing, stale or altered | `seal`, [`check`] |
-//! | a look at the write-ahead log before SQLite reads it | transactions that SQLite would pass over | `log` |
-//! | a mark in the file while somebody has it open | a log that was lost | `store` |
+//! | one transaction per conversion | `transaction`, SQLite | crashes, power cuts |
+//! | page checksums | `vfs` | flipped bits, pages in the wrong place |
+//! | row guards, ledger digest | `checksum`, [`check`] | missing, old or altered rows |
+//! | inspection of the log before SQLite reads it | `log` | transactions that SQLite would skip |
+//! | a mark in the file while a process uses it | `store` | a log that was lost |
 //!
-//! `docs/store.md` tells what each can and cannot detect. Start with [`SqliteStore`].
+//! A transaction is flushed before its report is released.
+//!
+//! `docs/store.md` describes the format, and what each layer can and cannot detect. Start with
+//! [`SqliteStore`].
 //!
 //! ```
 //! use bigbird::{Profile, Timestamp};
 //! use bigbird_user_agent::{Call, Config, ImpressionOptions, Randomness, UserAgent};
 //! use bigbird_store::{SqliteStore, StoreOptions};
 //!
-//! # struct Half;
-//! # impl Randomness for Half {
+//! # struct FixedRandomness;
+//! # impl Randomness for FixedRandomness {
 //! #     fn epoch_start(&mut self) -> f64 { 0.5 }
 //! #     fn credit(&mut self) -> f64 { 0.5 }
 //! #     fn handle(&mut self, number: u64) -> u128 { number.into() }
@@ -31,7 +34,7 @@
 //! # let path = folder.join("profile.store");
 //! let store = SqliteStore::open_or_create(&path, &StoreOptions::default())?;
 //! let config = Config::new(Profile::BigBird);
-//! let mut agent = UserAgent::new(config, store, Half, Timestamp(1_000))?;
+//! let mut agent = UserAgent::new(config, store, FixedRandomness, Timestamp(1_000))?;
 //! let click = agent.begin_user_action(Timestamp(1_000))?;
 //! let seen = Call::new("news.example", Timestamp(1_000)).by(click);
 //! agent.save_impression(&seen, &ImpressionOptions::new(2))?;
@@ -44,7 +47,7 @@
 //! ```
 
 mod admissions;
-mod contents;
+mod checksum;
 mod device;
 mod error;
 mod filters;
@@ -53,17 +56,17 @@ mod log;
 mod objects;
 mod reset;
 mod schema;
-mod seal;
 mod sites;
 mod store;
+mod summary;
 mod temporary;
 mod transaction;
 mod verify;
 mod vfs;
 
-pub use contents::{Contents, EpochContents};
 pub use error::{Damage, Problem, StoreError};
 pub use reset::{Reset, backup, reset};
 pub use store::{SqliteStore, StoreOptions};
+pub use summary::{EpochSummary, StoreSummary};
 pub use transaction::SqliteTransaction;
-pub use verify::{Checked, check};
+pub use verify::{CheckReport, check};

@@ -1,19 +1,21 @@
-//! What can be known of the write-ahead log before SQLite reads it.
+//! The inspection of the write-ahead log before SQLite reads it.
 //!
 //! SQLite reads its log up to the first frame that does not match its checksum, and ignores the
-//! rest: after a power cut, that is the transaction that was being written. But if an older frame
-//! is damaged, everything after it was flushed and answered, and ignoring it would give budgets
-//! back. The two can be told apart: a transaction is written only after the one before it was
-//! flushed. So a frame that directly follows the end of a transaction which SQLite would not see
-//! proves that the transaction had been flushed.
+//! rest. After a power cut this is right: the rest is the transaction that was being written. But
+//! if an older frame is damaged, everything after it was flushed and answered, and ignoring it
+//! would refund budgets.
 //!
-//! Frames that are intact do not prove it otherwise. When a flush fails, SQLite takes the transaction
-//! back, and its frames stay behind those of the next one, which begins in the same place. Several
-//! such remnants may lie behind each other; but nothing was ever written behind one of them as its
-//! continuation.
+//! The two cases can be told apart, because SQLite writes a transaction only after the previous one
+//! was flushed. If an intact frame directly follows the end of a transaction that SQLite would
+//! ignore, then that transaction had been flushed, and the log is damaged.
 //!
-//! What cannot be told from a power cut is damage in the very last transaction or in the last two
-//! frames of the one before, and a log that ends earlier. See `docs/store.md`.
+//! Intact frames alone prove nothing. When a flush fails, SQLite rolls the transaction back. The
+//! next transaction begins at the same place in the log, and frames of the failed one remain behind
+//! it. Several such remnants may lie behind each other, but no frame was ever written to follow the
+//! end of one of them.
+//!
+//! Some damage looks like a power cut and cannot be detected: damage in the last transaction or in
+//! the last two frames of the one before, and a log that ends earlier. See `docs/store.md`.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -24,48 +26,48 @@ use crate::vfs::PAGE;
 
 const HEADER: usize = 32;
 const FRAME: usize = 24 + PAGE;
-/// The last bit tells the byte order of checksums.
+/// The first word of the log. Its last bit gives the byte order of the checksums.
 const MAGIC: u32 = 0x377f_0682;
 
-/// The write-ahead log of a database file.
+/// The path of the write-ahead log of a database file.
 pub(crate) fn path_of(database: &Path) -> PathBuf {
     suffixed(database, "-wal")
 }
 
-/// The index of the log, which processes share.
+/// The path of the index of the log, which processes share.
 pub(crate) fn index_of(database: &Path) -> PathBuf {
     suffixed(database, "-shm")
 }
 
-/// A file beside another.
+/// The path of a file beside another, with a suffix added to the name.
 pub(crate) fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// What is beside a database file.
+/// The state of the log beside a database file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Log {
-    /// None, or an empty one: SQLite creates it when it opens a store.
+pub(crate) enum LogState {
+    /// There is no log, or it is empty. SQLite creates an empty log when it opens a store.
     Missing,
-    /// Something without a header that SQLite would accept, or without a frame.
+    /// The log has no frame, or no header that SQLite would accept.
     Unsound,
-    /// A log, in which no damage was found that SQLite would pass over.
+    /// The log is usable. No damage was found that would make SQLite skip a flushed transaction.
     Sound,
 }
 
-/// Looks at the log of a database file, without a lock.
-pub(crate) fn inspect(database: &Path) -> Result<Log, Problem> {
+/// Inspects the log of a database file, without a lock.
+pub(crate) fn inspect(database: &Path) -> Result<LogState, Problem> {
     let failed = |error| Problem::io("reading the write-ahead log")(error);
     let file = match File::open(path_of(database)) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Log::Missing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LogState::Missing),
         Err(error) => return Err(failed(error)),
     };
     let length = file.metadata().map_err(failed)?.len();
     if length == 0 {
-        return Ok(Log::Missing);
+        return Ok(LogState::Missing);
     }
     let mut file = BufReader::with_capacity(1 << 20, file);
     let mut header = [0; HEADER];
@@ -79,17 +81,18 @@ pub(crate) fn inspect(database: &Path) -> Result<Log, Problem> {
         && word(8) as usize == PAGE
         && sum == checksum((0, 0), &header[..24], big_endian);
     if !sound {
-        return Ok(Log::Unsound);
+        return Ok(LogState::Unsound);
     }
     let salts = (word(16), word(20));
     match passes_over(&mut file, sum, salts, big_endian).map_err(failed)? {
-        false => Ok(Log::Sound),
+        false => Ok(LogState::Sound),
         true => Err(Damage::Log("is damaged before its last transaction").into()),
     }
 }
 
-/// Whether SQLite will pass over a transaction that was flushed, among the frames of a log. Each
-/// carries the salts of the header, which are new each time the log begins anew.
+/// Reads the frames of a log, and returns true if SQLite would skip a transaction that was flushed.
+///
+/// Each frame carries the salts of the header. They change each time the log starts over.
 fn passes_over(
     log: &mut impl Read,
     sum: (u32, u32),
@@ -98,8 +101,8 @@ fn passes_over(
 ) -> io::Result<bool> {
     let mut before = sum;
     let mut frame = [0; FRAME];
-    // SQLite stops at the first frame that does not follow the one before. From there on: whether the
-    // frame before was intact and ended a transaction.
+    // `stopped`: SQLite has stopped, because a frame did not follow the one before.
+    // `ended`: since then, the frame before was intact and ended a transaction.
     let (mut stopped, mut ended) = (false, false);
     while fill(log, &mut frame)? {
         let word = |at: usize| be_word(&frame, at);
@@ -124,7 +127,7 @@ fn be_word(bytes: &[u8], at: usize) -> u32 {
     }
 }
 
-/// SQLite's checksum of its log (its file format, section 4.2).
+/// SQLite's checksum of its log (section 4.2 of its file format).
 fn checksum(seed: (u32, u32), bytes: &[u8], big_endian: bool) -> (u32, u32) {
     let (pairs, _) = bytes.as_chunks::<8>();
     let (mut first, mut second) = seed;
@@ -145,7 +148,7 @@ fn checksum(seed: (u32, u32), bytes: &[u8], big_endian: bool) -> (u32, u32) {
     (first, second)
 }
 
-/// Reads exactly so many bytes, or says that there are not as many.
+/// Fills a buffer completely. Returns false if fewer bytes are left.
 fn fill(log: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
     match log.read_exact(bytes) {
         Ok(()) => Ok(true),
@@ -161,7 +164,7 @@ mod tests {
     const SALTS: (u32, u32) = (7, 9);
     const BEGIN: (u32, u32) = (3, 5);
 
-    /// The frames of a log, as transactions of so many frames each, written where they say.
+    /// The frames of a log. Each transaction is given by its first frame and its number of frames.
     fn log_of(transactions: &[(usize, usize)]) -> Vec<u8> {
         let mut log: Vec<u8> = Vec::new();
         for (number, &(at, frames)) in transactions.iter().enumerate() {
@@ -196,7 +199,8 @@ mod tests {
         passes_over(&mut &log[..], BEGIN, SALTS, false).unwrap()
     }
 
-    /// Transactions that were taken back lie behind each other, each as far as the next one left it.
+    /// Remnants of transactions that were rolled back follow each other. Each new transaction
+    /// overwrote the beginning of the one before.
     #[test]
     fn remnants_of_transactions_that_were_taken_back_are_not_damage() {
         for transactions in [
@@ -210,7 +214,8 @@ mod tests {
         }
     }
 
-    /// A frame that continues a transaction was written after the transaction was flushed.
+    /// A frame that follows the end of a transaction was written after that transaction was
+    /// flushed.
     #[test]
     fn a_damaged_frame_is_noticed_if_a_transaction_behind_it_was_continued() {
         let log = log_of(&[(0, 3), (3, 9), (3, 2), (5, 2), (7, 3), (10, 1)]);

@@ -1,17 +1,17 @@
-//! Attribution objects: what several queriers still share of a conversion. They are part of the
-//! ledger: whoever could take a share twice would learn more than was paid.
+//! Attribution objects: conversions of which several queriers take shares. They are part of the
+//! ledger: a querier that could take a share twice would learn more than was paid.
 
-use bigbird::attribution::{Credit, ObjectParts, Support};
+use bigbird::attribution::{AttributionObjectData, CreditedImpression, ShareScope};
 use bigbird::{AttributionObject, EpochIndex, SiteId};
 use bigbird_user_agent::{SharedConversion, StoredObject};
-use rusqlite::{Connection, Row as Found, params};
+use rusqlite::{Connection, Row as SqlRow, params};
 
-use crate::device::OldDevice;
+use crate::checksum::{RowGuard, RowHasher, TableTag};
+use crate::device::OldDeviceRow;
 use crate::error::{Damage, Problem};
-use crate::seal::{Row, Seal, Table};
 use crate::transaction::SqliteTransaction;
 
-/// An object as a row.
+/// The row of an object.
 struct ObjectRow {
     id: i64,
     handle: [u8; 16],
@@ -32,18 +32,18 @@ impl ObjectRow {
         }
     }
 
-    fn seal(&self) -> Seal {
-        Row::of(Table::Object)
+    fn guard(&self) -> RowGuard {
+        RowHasher::of(TableTag::Object)
             .int(self.id)
             .site(self.site)
             .int(self.created.0)
             .bytes(&self.handle)
             .bytes(&self.body)
-            .seal()
+            .guard()
     }
 
-    /// Reads a row, in the order of [`COLUMNS`], and verifies it.
-    fn read(row: &Found<'_>) -> Result<(StoredObject, Seal), Problem> {
+    /// Reads and verifies a row whose columns are in the order of [`COLUMNS`].
+    fn read(row: &SqlRow<'_>) -> Result<(StoredObject, RowGuard), Problem> {
         let id = row.get(0)?;
         let what = || format!("attribution object {id}");
         let damaged = || Problem::from(Damage::Row(what()));
@@ -55,7 +55,7 @@ impl ObjectRow {
             created: EpochIndex(row.get(3)?),
             body: row.get(4)?,
         };
-        let seal = read.seal().verify(row.get(5)?, what)?;
+        let guard = read.guard().verify(row.get(5)?, what)?;
         let parts = decode(&read.body, read.created).filter(|it| it.conversion_site == read.site);
         let object = parts.and_then(|parts| AttributionObject::try_from(parts).ok());
         let stored = StoredObject {
@@ -63,11 +63,11 @@ impl ObjectRow {
             shared: SharedConversion(u128::from_be_bytes(read.handle)),
             object: object.ok_or_else(damaged)?,
         };
-        Ok((stored, seal))
+        Ok((stored, guard))
     }
 
-    fn insert(&self, connection: &Connection) -> Result<Seal, Problem> {
-        let seal = self.seal();
+    fn insert(&self, connection: &Connection) -> Result<RowGuard, Problem> {
+        let guard = self.guard();
         connection
             .prepare_cached("INSERT INTO object VALUES (?, ?, ?, ?, ?, ?)")?
             .execute(params![
@@ -76,26 +76,26 @@ impl ObjectRow {
                 self.site.0,
                 self.created.0,
                 self.body,
-                seal.checksum
+                guard.checksum
             ])?;
-        Ok(seal)
+        Ok(guard)
     }
 }
 
-/// The columns of an object, in the order in which [`ObjectRow::read`] wants them.
+/// The columns of an object, in the order that [`ObjectRow::read`] expects.
 const COLUMNS: &str = "id, handle, site, created, body, checksum";
 
-/// Gives every object, having verified each.
+/// Verifies every object and passes it to `each`.
 pub(crate) fn scan(
     connection: &Connection,
-    mut each: impl FnMut(StoredObject, Seal) -> Result<(), Problem>,
+    mut each: impl FnMut(StoredObject, RowGuard) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
     let sql = format!("SELECT {COLUMNS} FROM object");
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let (stored, seal) = ObjectRow::read(row)?;
-        each(stored, seal)?;
+        let (stored, guard) = ObjectRow::read(row)?;
+        each(stored, guard)?;
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ impl SqliteTransaction<'_> {
         &self,
         column: &str,
         value: impl rusqlite::ToSql,
-    ) -> Result<Option<(StoredObject, Seal)>, Problem> {
+    ) -> Result<Option<(StoredObject, RowGuard)>, Problem> {
         let sql = format!("SELECT {COLUMNS} FROM object WHERE {column} = ?");
         let mut statement = self.connection().prepare_cached(&sql)?;
         let mut rows = statement.query([value])?;
@@ -135,18 +135,18 @@ impl SqliteTransaction<'_> {
         if let Some((same, _)) = self.find_object("handle", stored.shared.0.to_be_bytes())? {
             self.delete_object(same.number)?;
         }
-        let seal = ObjectRow::new(stored).insert(self.connection())?;
-        self.device.digest.add(seal);
+        let guard = ObjectRow::new(stored).insert(self.connection())?;
+        self.device.digest.add(guard);
         Ok(())
     }
 
     pub(crate) fn delete_object(&mut self, number: u64) -> Result<(), Problem> {
         let id = number.cast_signed();
-        if let Some((_, seal)) = self.find_object("id", id)? {
+        if let Some((_, guard)) = self.find_object("id", id)? {
             self.connection()
                 .prepare_cached("DELETE FROM object WHERE id = ?")?
                 .execute([id])?;
-            self.device.digest.remove(seal);
+            self.device.digest.remove(guard);
             self.deleted = true;
         }
         Ok(())
@@ -166,10 +166,10 @@ impl SqliteTransaction<'_> {
     }
 }
 
-/// The second version of the schema: objects have a handle and the epoch of their creation.
+/// Migrates to version 2 of the schema: objects have a handle and the epoch of their creation.
 ///
-/// Objects that are there already are forgotten. When they were created is not known, and whatever
-/// was put in its place would tell what was paid for them. What was paid stays paid.
+/// Existing objects are forgotten. The epoch of their creation is not known, and any guess would
+/// reveal what was paid for them. What was paid stays paid.
 pub(crate) fn migrate_to_2(connection: &Connection) -> Result<(), Problem> {
     let mut statement = connection.prepare("SELECT id, site, body, checksum FROM object")?;
     let old: Vec<(i64, u32, Vec<u8>, i64)> = statement
@@ -178,15 +178,15 @@ pub(crate) fn migrate_to_2(connection: &Connection) -> Result<(), Problem> {
         })?
         .collect::<Result<_, _>>()?;
     drop(statement);
-    if let Some(mut device) = OldDevice::load(connection)? {
+    if let Some(mut device) = OldDeviceRow::load(connection)? {
         let mut digest = device.digest();
         for (id, site, body, checksum) in old {
-            let row = Row::of(Table::Object)
+            let row = RowHasher::of(TableTag::Object)
                 .int(id)
                 .site(SiteId(site))
                 .bytes(&body);
             let what = || format!("attribution object {id}");
-            digest.remove(row.seal().verify(checksum, what)?);
+            digest.remove(row.guard().verify(checksum, what)?);
         }
         device.set_digest(connection, digest)?;
     }
@@ -205,9 +205,9 @@ pub(crate) fn migrate_to_2(connection: &Connection) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The parts of an object in their order, except for its epoch, which has a column; numbers
-/// little-endian, lists after their length.
-fn encode(parts: &ObjectParts) -> Vec<u8> {
+/// The body of an object: its fields in order, except the epoch of its creation, which has its own
+/// column. Numbers are little-endian, and each list follows its length.
+fn encode(parts: &AttributionObjectData) -> Vec<u8> {
     let mut out = Encoder(Vec::new());
     out.word(parts.conversion_site.0);
     out.list(&parts.callers, |out, site| out.word(site.0));
@@ -228,17 +228,17 @@ fn encode(parts: &ObjectParts) -> Vec<u8> {
         out.long(credit.permitted);
         out.word(credit.value);
     });
-    out.list(&parts.taken, |out, support| {
-        out.list(&support.impression_sites, |out, site| out.word(site.0));
-        out.list(&support.impression_callers, |out, site| out.word(site.0));
-        out.list(&support.match_values, |out, value| out.word(*value));
+    out.list(&parts.taken, |out, scope| {
+        out.list(&scope.impression_sites, |out, site| out.word(site.0));
+        out.list(&scope.impression_callers, |out, site| out.word(site.0));
+        out.list(&scope.match_values, |out, value| out.word(*value));
     });
     out.0
 }
 
-fn decode(bytes: &[u8], created: EpochIndex) -> Option<ObjectParts> {
+fn decode(bytes: &[u8], created: EpochIndex) -> Option<AttributionObjectData> {
     let mut from = Decoder(bytes);
-    let parts = ObjectParts {
+    let parts = AttributionObjectData {
         conversion_site: SiteId(from.word()?),
         created,
         callers: from.list(|from| from.word().map(SiteId))?,
@@ -249,7 +249,7 @@ fn decode(bytes: &[u8], created: EpochIndex) -> Option<ObjectParts> {
         single_epoch: from.word()? != 0,
         epochs: from.list(Decoder::epoch)?,
         credits: from.list(|from| {
-            Some(Credit {
+            Some(CreditedImpression {
                 epoch: from.epoch()?,
                 site: SiteId(from.word()?),
                 caller: SiteId(from.word()?),
@@ -260,7 +260,7 @@ fn decode(bytes: &[u8], created: EpochIndex) -> Option<ObjectParts> {
             })
         })?,
         taken: from.list(|from| {
-            Some(Support {
+            Some(ShareScope {
                 impression_sites: from.list(|from| from.word().map(SiteId))?,
                 impression_callers: from.list(|from| from.word().map(SiteId))?,
                 match_values: from.list(Decoder::word)?,
@@ -282,7 +282,7 @@ impl Encoder {
     }
 
     fn list<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Self, &T)) {
-        // Lists that do not fit do not arise: an object has a few dozen of everything.
+        // The length always fits: an object has a few dozen items of each kind.
         self.word(u32::try_from(items.len()).unwrap_or(u32::MAX));
         items.iter().for_each(|item| each(self, item));
     }
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn an_object_comes_back_as_it_was() {
-        let parts = ObjectParts {
+        let parts = AttributionObjectData {
             conversion_site: SiteId(7),
             created: EpochIndex(3),
             callers: vec![SiteId(1), SiteId(2)],
@@ -328,7 +328,7 @@ mod tests {
             sensitivity: 20,
             single_epoch: true,
             epochs: vec![EpochIndex(-1), EpochIndex(i64::MAX)],
-            credits: vec![Credit {
+            credits: vec![CreditedImpression {
                 epoch: EpochIndex(-1),
                 site: SiteId(4),
                 caller: SiteId(5),
@@ -337,7 +337,7 @@ mod tests {
                 permitted: u64::MAX,
                 value: 3,
             }],
-            taken: vec![Support {
+            taken: vec![ShareScope {
                 impression_sites: vec![SiteId(4)],
                 impression_callers: Vec::new(),
                 match_values: vec![1, 2, 3],
@@ -346,7 +346,7 @@ mod tests {
         let bytes = encode(&parts);
         let decode = |bytes: &[u8]| decode(bytes, EpochIndex(3));
         assert_eq!(decode(&bytes), Some(parts));
-        // Whatever is cut off or added is noticed.
+        // Bytes that are missing or added are detected.
         for length in 0..bytes.len() {
             assert_eq!(decode(&bytes[..length]), None);
         }

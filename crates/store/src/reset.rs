@@ -1,4 +1,4 @@
-//! Starting over, and copying.
+//! Resetting and copying stores.
 
 use std::fs;
 use std::io;
@@ -6,69 +6,75 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use bigbird::{EpochIndex, Timestamp};
-use bigbird_user_agent::{Rules, State};
+use bigbird_user_agent::{DeviceState, Rules};
 
-use crate::device::Device;
+use crate::device::DeviceRow;
 use crate::error::{Problem, StoreError};
-use crate::log::{self, Log};
+use crate::log::{self, LogState};
 use crate::store::{self, SqliteStore, StoreOptions, absolute};
-use crate::temporary::{BRIEFLY, Making, REPLACED, Temporary, flush_folder, remove_leftovers};
+use crate::temporary::{BRIEFLY, FolderLock, REPLACED, Temporary, flush_folder, remove_leftovers};
 
-/// What a reset left.
+/// The result of a reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
-    /// Where the old file is now.
+    /// The path of the old file, which is kept.
     pub kept: PathBuf,
-    /// Whether the old store still told everything that a reset must know: when its epochs begin and
-    /// end, when it was last used, and whether the user lets the API work. Otherwise the worst was
-    /// assumed.
+    /// True if the old store still held everything that a reset must know: when its epochs begin
+    /// and end, when it was last used, and whether the user enabled the API. Otherwise the worst
+    /// was assumed.
     pub remembered: bool,
-    /// The new store attributes nothing to any epoch up to and including that of this moment.
+    /// The new store attributes nothing to any epoch up to and including the one of this moment.
     pub closed_until: Timestamp,
-    /// Whether the API works. If the old store did not tell, it does not.
+    /// True if the API is enabled. It is disabled if the old store could not be read completely.
     pub enabled: bool,
 }
 
-/// What stands in the place of a store while it is being replaced. No program takes it for a store.
+/// The text at the path of a store while it is being replaced. No program takes it for a store. An
+/// interrupted reset is recognized by it, so the text must not change.
 const PLACEHOLDER: &str = "This Big Bird store is being reset. If this file stays, the reset was \
 interrupted: run `bigbird store reset` again.\nThe old store is ";
 
-/// Starts over, deliberately: the only way to use a path again whose store is damaged. The old file
-/// is kept beside it, and `reason` is noted in the new one.
+/// Replaces a store with an empty one, deliberately. This is the only way to use the path of a
+/// damaged store again. The old file is kept beside it, and `reason` is stored in the new one.
 ///
-/// It applies the rule for clearing browsing history: no epoch up to and including the current one
-/// is ever attributed to again, so that nothing that was spent comes back. If the old store does not
-/// tell any more when its epochs end, or its log was lost, so that what it tells may be older than what
-/// was spent, the worst is assumed. The store was used until the latest of `now` and the times at which
-/// its files were last modified, because the clock may be behind. The epoch that it was in is as long
-/// as epochs may be ([`Rules::MAX_EPOCH_DAYS`]). The user had disabled the API.
+/// A reset applies the rule for clearing browsing history: nothing is ever attributed again to any
+/// epoch up to and including the current one. So nothing that was spent comes back.
 ///
-/// Processes that have the old store open notice with their next transaction.
+/// The worst is assumed if the old store cannot be read, or if its log was lost, so that the file
+/// may be older than what was spent. Then the reset assumes:
+///
+/// * The store was used until the latest of `now` and the times at which its files were last
+///   modified, because the clock may be behind.
+/// * The epoch at that moment was as long as epochs may be ([`Rules::MAX_EPOCH_DAYS`]).
+/// * The user had disabled the API.
+///
+/// A process that has the old store open gets an error in its next transaction.
 ///
 /// # Errors
-/// If there is no file, or the new one cannot be written. Whenever it is interrupted, there is the
-/// old store, the new one, or a file that is neither; never none, as one would be created there.
+/// If there is no file, or the new file cannot be written. If a reset is interrupted, the path has
+/// the old store, the new store, or a file that is neither. There is always a file, because
+/// otherwise the next process would create a store there.
 pub fn reset(path: impl AsRef<Path>, reason: &str, now: Timestamp) -> Result<Reset, StoreError> {
     let path = absolute(path.as_ref())?;
     replace(&path, reason, now).map_err(|problem| StoreError::new(&path, problem))
 }
 
 fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> {
-    let metadata = fs::metadata(path).map_err(Problem::io("finding it"))?;
+    let metadata = fs::metadata(path).map_err(Problem::io("finding the file"))?;
     if !metadata.is_file() {
         return Err(Problem::NotAStore);
     }
     remove_leftovers(path, StoreOptions::default().wait);
-    // Nobody takes the second name of the old store for a leftover while we are at it.
-    let _making = Making::beside(path)?;
-    // Of a reset that was interrupted, go on with the old store.
+    // Under this lock, no process takes the second name of the old store for a leftover.
+    let _making = FolderLock::beside(path)?;
+    // If an earlier reset was interrupted, the old store is the one that it kept.
     let interrupted = kept_by(path);
     if let Some(kept) = &interrupted {
-        // Perhaps it was interrupted before the log had followed.
+        // That reset may have been interrupted before it moved the log.
         move_log(path, kept)?;
     }
     let old_path = interrupted.as_deref().unwrap_or(path);
-    // Before anybody looks into it.
+    // Opening the old store may modify its files, so their times are read first.
     let modified = [path, old_path].map(last_modified);
     let old = remember(old_path);
     let mut resets = old.as_ref().map_or_else(Vec::new, |old| old.resets.clone());
@@ -90,13 +96,13 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
     let text = format!("{PLACEHOLDER}{}", kept.display());
     placeholder.write(text.as_bytes())?;
     placeholder.flush()?;
-    fs::rename(&placeholder.path, path).map_err(Problem::io("replacing it"))?;
+    fs::rename(&placeholder.path, path).map_err(Problem::io("replacing the file"))?;
     flush_folder(path)?;
-    // Only now: without its log, the old store would have forgotten what was last spent.
+    // The log is moved only now. Without its log, the old store would lack what was spent last.
     move_log(path, &kept)?;
     let _ = fs::remove_file(log::index_of(path));
     flush_folder(path)?;
-    fs::rename(&new.path, path).map_err(Problem::io("replacing it"))?;
+    fs::rename(&new.path, path).map_err(Problem::io("replacing the file"))?;
     flush_folder(path)?;
     Ok(Reset {
         kept,
@@ -106,10 +112,10 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
     })
 }
 
-/// The row about the device of a new store in the place of an old one.
-fn closed(old: Option<OldStore>, now: Timestamp, modified: Option<Timestamp>) -> Device {
+/// The device row of the new store.
+fn closed(old: Option<OldStore>, now: Timestamp, modified: Option<Timestamp>) -> DeviceRow {
     let whole = old.as_ref().is_some_and(|old| old.whole);
-    let old = old.map_or_else(Device::new, |old| old.device);
+    let old = old.map_or_else(DeviceRow::new, |old| old.device);
     let used = [old.state.latest, old.state.latest_use, Some(now)];
     let mut latest = used.into_iter().max().flatten();
     let mut last_clear = old.state.last_clear.max(latest);
@@ -118,29 +124,30 @@ fn closed(old: Option<OldStore>, now: Timestamp, modified: Option<Timestamp>) ->
         let longest = latest.map(|latest| days_after(latest, Rules::MAX_EPOCH_DAYS));
         last_clear = last_clear.max(longest);
     }
-    let mut state = State {
+    let mut state = DeviceState {
         enabled: whole && old.state.enabled,
         last_clear,
         latest,
         latest_use: latest,
         ..old.state
     };
-    // If it is not known when epochs begin, epoch 0 begins at the end of what must be closed, and is
-    // closed too, as long as whoever uses the store next has it.
+    // If the old epochs are not known, epoch 0 begins at the end of the time that must be closed.
+    // It is closed too, whatever its length will be under the rules of the next user agent.
     let last = last_clear.and_then(|last| state.timeline.epoch(last));
     let after = last.map_or(1, |last| last.0.saturating_add(1));
     state.first_epoch = state.first_epoch.max(EpochIndex(after));
     state.timeline.prune_before(state.first_epoch);
-    // More than any log of the old store can tell, which would otherwise be taken for one of the new
-    // one. No store writes a thousand times a second for as long as there are clocks.
+    // `writes` must be larger than in any log of the old store. Otherwise such a log would be taken
+    // for one of the new store. If the old number is not known, the milliseconds since 1970 are
+    // large enough: no store has written a thousand times a second since then.
     let unknown = match whole {
         true => 0,
         false => latest.map_or(0, |latest| u64::try_from(latest.0).unwrap_or(0)),
     };
-    Device {
+    DeviceRow {
         state,
         writes: old.writes.max(unknown).saturating_add(1),
-        ..Device::new()
+        ..DeviceRow::new()
     }
 }
 
@@ -149,7 +156,7 @@ fn days_after(moment: Timestamp, days: u32) -> Timestamp {
     Timestamp(moment.0.saturating_add(i64::from(days) * DAY_MS))
 }
 
-/// When a store was last written, as the file system tells: the file or its log.
+/// The time at which a store, its file or its log, was last modified, from the file system.
 fn last_modified(path: &Path) -> Option<Timestamp> {
     let modified = |path: &Path| {
         let modified = fs::metadata(path).ok()?.modified().ok()?;
@@ -165,32 +172,33 @@ fn last_modified(path: &Path) -> Option<Timestamp> {
     modified(path).max(modified(&log::path_of(path)))
 }
 
-/// Where the old store is, if this is what an interrupted reset left.
+/// The path of the old store, if an interrupted reset left its text at `path`.
 fn kept_by(path: &Path) -> Option<PathBuf> {
-    // No database, so that no lock is lost by reading it.
+    // Only a file that is too short for a store is read: closing a file drops the locks that this
+    // process holds on it.
     let metadata = fs::metadata(path).ok()?;
     let text = (metadata.len() < 10_000).then(|| fs::read_to_string(path).ok())??;
     let kept = PathBuf::from(text.strip_prefix(PLACEHOLDER)?);
     kept.exists().then_some(kept)
 }
 
-/// What an old store still tells.
+/// What could be read from an old store.
 struct OldStore {
-    device: Device,
+    device: DeviceRow,
     resets: Vec<(i64, String)>,
-    /// Whether nothing later was lost with its log.
+    /// True if nothing later can have been lost with the log.
     whole: bool,
 }
 
-/// What the old store still tells: the row about the device, if it is intact, and earlier resets.
+/// Reads the device row of an old store, if it is intact, and its earlier resets.
 fn remember(path: &Path) -> Option<OldStore> {
     let log = log::inspect(path);
     let connection = store::connect(path).ok()?;
-    // It is to be kept as it is.
+    // The old store is kept as it is.
     store::keep_log(&connection, true).ok()?;
-    let logged = Device::load_any(&connection).ok();
-    let file = store::connect_alone(path).and_then(|file| Device::load_any(&file));
-    let writes = |device: &Option<Device>| device.as_ref().map(|device| device.writes);
+    let logged = DeviceRow::load_any(&connection).ok();
+    let file = store::connect_alone(path).and_then(|file| DeviceRow::load_any(&file));
+    let writes = |device: &Option<DeviceRow>| device.as_ref().map(|device| device.writes);
     // The log may be older than the file.
     let (device, whole) = match file.ok() {
         file if writes(&file) > writes(&logged) => {
@@ -200,7 +208,7 @@ fn remember(path: &Path) -> Option<OldStore> {
         }
         _ => {
             let device = logged?;
-            let whole = device.closed_cleanly || matches!(log, Ok(Log::Sound));
+            let whole = device.closed_cleanly || matches!(log, Ok(LogState::Sound));
             (device, whole && log.is_ok())
         }
     };
@@ -220,7 +228,7 @@ fn remember(path: &Path) -> Option<OldStore> {
     })
 }
 
-/// Moves the log of an old store to where the old store is.
+/// Moves the log of an old store to its place beside the kept file.
 fn move_log(path: &Path, kept: &Path) -> Result<(), Problem> {
     match fs::rename(log::path_of(path), log::path_of(kept)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -230,7 +238,7 @@ fn move_log(path: &Path, kept: &Path) -> Result<(), Problem> {
     }
 }
 
-/// Gives the file at a path a second name, and says which.
+/// Gives the file at a path a second name, and returns that name.
 fn keep(path: &Path) -> Result<PathBuf, Problem> {
     for number in 1.. {
         let mut name = path.as_os_str().to_owned();
@@ -255,11 +263,11 @@ fn keep(path: &Path) -> Result<PathBuf, Problem> {
     Err(Problem::Exists)
 }
 
-/// Copies a store to a place where there is no file, as it is at one moment, while others use it.
-/// The copy is one file.
+/// Copies a store, as it is at one moment, to a path where no file exists. Other processes may use
+/// the store meanwhile. The copy is one file.
 ///
-/// To go on with a copy after the original was used is to take back what was spent in between. It is
-/// for looking into, and for moving a store that is not used any more.
+/// Do not continue with a copy after the original was used: that would refund what was spent in
+/// between. A copy is for inspection, and for moving a store that is no longer used.
 ///
 /// # Errors
 /// If the store cannot be used, or the copy cannot be written.
@@ -267,7 +275,7 @@ pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreE
     let to = absolute(to.as_ref())?;
     let at = |problem: Problem| StoreError::new(&to, problem);
     for taken in [to.clone(), log::path_of(&to)] {
-        let taken = fs::exists(taken).map_err(Problem::io("looking for it"));
+        let taken = fs::exists(taken).map_err(Problem::io("looking for the copy"));
         if taken.map_err(at)? {
             return Err(at(Problem::Exists));
         }
@@ -277,8 +285,8 @@ pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreE
     let copy = Temporary::beside(&to).map_err(at)?;
     let Some(name) = copy.path.to_str() else {
         return Err(at(Problem::Io {
-            operation: "naming it",
-            source: io::Error::other("its name is not UTF-8"),
+            operation: "naming the copy",
+            source: io::Error::other("the path is not valid UTF-8"),
         }));
     };
     let copied = original.connection.execute("VACUUM INTO ?", [name]);
@@ -290,13 +298,13 @@ pub fn backup(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), StoreE
     copy.put_at(&to).map_err(at)
 }
 
-/// Notes in a copy that it needs no log.
+/// Records in a copy that it needs no log, and finishes it.
 fn finish_copy(path: &Path) -> Result<(), Problem> {
     let connection = store::connect(path)?;
     store::set_up(&connection)?;
-    let device = Device {
+    let device = DeviceRow {
         closed_cleanly: true,
-        ..Device::load(&connection)?
+        ..DeviceRow::load(&connection)?
     };
     device.save(&connection)?;
     store::finish(connection, path)

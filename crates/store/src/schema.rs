@@ -1,20 +1,20 @@
-//! The schema, and how it becomes a newer one.
+//! The schema of the store, and the migrations from older versions.
 //!
-//! `docs/store.md` tells what each table is for.
+//! `docs/store.md` describes the tables.
 
 use rusqlite::Connection;
 
 use crate::error::Problem;
 use crate::{device, impressions, objects, vfs};
 
-/// "BigB": SQLite keeps it in the header of the file.
+/// The application id, "BigB" in ASCII. SQLite keeps it in the header of the file.
 pub(crate) const APPLICATION: i64 = 0x4269_6742;
 
-/// What makes one version of the schema out of the one before.
+/// The step from one version of the schema to the next.
 #[derive(Clone, Copy)]
 pub(crate) enum Migration {
     Sql(&'static str),
-    /// What SQL cannot do: rows with checksums of their own.
+    /// A step that SQL cannot do, because rows carry checksums.
     Code(fn(&Connection) -> Result<(), Problem>),
 }
 
@@ -27,8 +27,8 @@ impl Migration {
     }
 }
 
-/// Every version, from an empty file on. Never change one that has been released: add another, and
-/// a file of the version before to `tests/fixtures`.
+/// Every migration, starting from an empty file. Never change one that was released. Add another,
+/// and add stores of the previous version to `tests/fixtures`.
 pub(crate) const MIGRATIONS: &[Migration] = &[
     // 1
     Migration::Sql(
@@ -72,7 +72,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         checksum INTEGER NOT NULL,
         PRIMARY KEY (epoch, kind, id)
     ) STRICT, WITHOUT ROWID;
-    -- What 64 user actions were admitted to in an epoch.
+    -- The sites that 64 consecutive user actions were admitted to in an epoch.
     CREATE TABLE admission (
         block INTEGER NOT NULL,
         epoch INTEGER NOT NULL,
@@ -92,7 +92,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         checksum INTEGER NOT NULL
     ) STRICT;
 
-    -- Impressions, and the ways to find them.
+    -- Impressions, and the tables that find them.
     CREATE TABLE impression (
         epoch INTEGER NOT NULL,
         seq INTEGER NOT NULL,
@@ -111,7 +111,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     CREATE INDEX impression_by_site ON impression (site, epoch);
     CREATE INDEX impression_by_caller ON impression (caller, epoch);
     CREATE INDEX impression_by_match_value ON impression (match_value, epoch);
-    -- Who may measure an impression.
+    -- The sites that may measure an impression.
     CREATE TABLE reach (
         kind INTEGER NOT NULL,
         id INTEGER NOT NULL,
@@ -119,7 +119,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         seq INTEGER NOT NULL,
         PRIMARY KEY (kind, id, epoch, seq)
     ) STRICT, WITHOUT ROWID;
-    -- How many impressions an epoch and each site in it has, for the limits.
+    -- The number of impressions of each epoch, and of each site in it, for the limits.
     CREATE TABLE epoch_size (
         epoch INTEGER PRIMARY KEY,
         impressions INTEGER NOT NULL,
@@ -134,7 +134,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX crowd_by_size ON crowd (epoch, impressions DESC, oldest);
 
-    -- Deliberate resets, for whoever looks into what happened.
+    -- Deliberate resets, for anyone who investigates later.
     CREATE TABLE reset (
         at INTEGER NOT NULL,
         reason TEXT NOT NULL
@@ -143,8 +143,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     ),
     // 2
     Migration::Code(|connection| {
-        // Impressions from before there were epochs, by hour: only an agent on a test clock left
-        // such. Now every impression has an epoch.
+        // Before epochs began, impressions were stored by hour. Only an agent on a test clock left
+        // such impressions. From version 2 on, every impression has an epoch.
         for table in ["impression", "reach", "epoch_size", "crowd"] {
             let no_epochs = "(SELECT epoch_start IS NULL FROM device)";
             connection.execute_batch(&format!("DELETE FROM {table} WHERE {no_epochs}"))?;
@@ -155,9 +155,11 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration::Code(device::migrate_to_3),
     // 4
     Migration::Code(impressions::migrate_to_4),
+    // 5
+    Migration::Code(device::migrate_to_5),
 ];
 
-/// What is decided once, when the file is empty.
+/// Makes the settings that cannot be changed once the file has content.
 pub(crate) fn prepare_empty(connection: &Connection) -> Result<(), Problem> {
     if !vfs::reserve(connection) {
         return Err(Problem::NotAStore);
@@ -168,7 +170,7 @@ pub(crate) fn prepare_empty(connection: &Connection) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Brings the schema to the newest version, in one transaction. Says whether it was older.
+/// Brings the schema to the newest version, in one transaction. Returns true if it was older.
 pub(crate) fn migrate(connection: &Connection, migrations: &[Migration]) -> Result<bool, Problem> {
     let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
     let version =
@@ -185,7 +187,7 @@ pub(crate) fn migrate(connection: &Connection, migrations: &[Migration]) -> Resu
     }
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let migrated = (|| {
-        // Another process may have been faster.
+        // Another process may have migrated the file since.
         let found = version()?;
         refuse_newer(found)?;
         for migration in migrations.iter().skip(usize::try_from(found).unwrap_or(0)) {
@@ -196,7 +198,7 @@ pub(crate) fn migrate(connection: &Connection, migrations: &[Migration]) -> Resu
         Ok(true)
     })();
     if migrated.is_err() {
-        // If this fails too, closing the connection does it.
+        // If this fails too, closing the connection rolls back.
         let _ = connection.execute_batch("ROLLBACK");
     }
     migrated
@@ -211,7 +213,7 @@ mod tests {
         version.unwrap()
     }
 
-    /// Migrations as some later program would have them.
+    /// The migrations of an imagined later program.
     fn later(migration: &'static str) -> Vec<Migration> {
         [MIGRATIONS, &[Migration::Sql(migration)]].concat()
     }
@@ -226,15 +228,15 @@ mod tests {
             .unwrap();
         let later = later("ALTER TABLE site ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'");
         assert!(migrate(&connection, &later).unwrap());
-        assert_eq!(version(&connection), 5);
+        assert_eq!(version(&connection), 6);
         let row = connection.query_row("SELECT name, colour FROM site", [], |row| {
             Ok((row.get(0)?, row.get(1)?))
         });
         assert_eq!(row, Ok(("a.example".to_owned(), "blue".to_owned())));
-        // The program that only knows the older one refuses it.
+        // A program that knows only the older version refuses the file.
         let error = migrate(&connection, MIGRATIONS).unwrap_err();
         assert!(
-            matches!(error, Problem::NewerSchema { found: 5, known: 4 }),
+            matches!(error, Problem::NewerSchema { found: 6, known: 5 }),
             "{error}"
         );
     }
@@ -245,7 +247,7 @@ mod tests {
         migrate(&connection, MIGRATIONS).unwrap();
         let failing = later("DROP TABLE site; SELECT nonsense");
         migrate(&connection, &failing).unwrap_err();
-        assert_eq!(version(&connection), 4);
+        assert_eq!(version(&connection), 5);
         assert_eq!(
             connection.query_row("SELECT count(*) FROM site", [], |row| row.get(0)),
             Ok(0)

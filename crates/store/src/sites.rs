@@ -1,25 +1,28 @@
-//! The numbers of sites. They are part of the ledger: a site whose name was lost would get a new
-//! number, and with it new budgets.
+//! The names of sites, and the number of each. They are part of the ledger: a site whose name was
+//! lost would get a new number, and with it new budgets.
 
 use bigbird::SiteId;
-use bigbird_user_agent::{Place, Site};
+use bigbird_user_agent::{RowPlace, Site};
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::checksum::{RowGuard, RowHasher, TableTag};
 use crate::error::Problem;
-use crate::seal::{Row, Seal, Table};
 use crate::transaction::SqliteTransaction;
 
-pub(crate) fn seal(id: SiteId, name: &str) -> Seal {
-    Row::of(Table::Site).site(id).bytes(name.as_bytes()).seal()
+pub(crate) fn guard(id: SiteId, name: &str) -> RowGuard {
+    RowHasher::of(TableTag::Site)
+        .site(id)
+        .bytes(name.as_bytes())
+        .guard()
 }
 
-/// Gives every site with its number, having verified each: at most so many of those behind a place. Says
-/// whether it stopped there.
+/// Verifies sites and passes each to `each` with its number, in the order of numbers: those behind
+/// the place `behind`, and at most `most` of them. Returns true if more are left.
 pub(crate) fn scan(
     connection: &Connection,
-    behind: Option<Place>,
+    behind: Option<RowPlace>,
     most: usize,
-    mut each: impl FnMut(SiteId, &str, Seal) -> Result<(), Problem>,
+    mut each: impl FnMut(SiteId, &str, RowGuard) -> Result<(), Problem>,
 ) -> Result<bool, Problem> {
     let [id, ..] = behind.unwrap_or([-1; 3]);
     let sql = "SELECT id, name, checksum FROM site WHERE id > ? ORDER BY id";
@@ -33,8 +36,8 @@ pub(crate) fn scan(
         count += 1;
         let id = SiteId(row.get(0)?);
         let name = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
-        let seal = seal(id, name).verify(row.get(2)?, || format!("the name of site {}", id.0))?;
-        each(id, name, seal)?;
+        let guard = guard(id, name).verify(row.get(2)?, || format!("the name of site {}", id.0))?;
+        each(id, name, guard)?;
     }
     Ok(false)
 }
@@ -50,7 +53,7 @@ impl SqliteTransaction<'_> {
         let Some((id, checksum)) = found else {
             return Ok(None);
         };
-        seal(SiteId(id), site.as_str()).verify(checksum, || format!("the name of site {id}"))?;
+        guard(SiteId(id), site.as_str()).verify(checksum, || format!("the name of site {id}"))?;
         Ok(Some(SiteId(id)))
     }
 
@@ -63,11 +66,11 @@ impl SqliteTransaction<'_> {
     }
 
     pub(crate) fn name_site(&mut self, id: SiteId, site: &Site) -> Result<(), Problem> {
-        let seal = seal(id, site.as_str());
+        let guard = guard(id, site.as_str());
         self.connection()
             .prepare_cached("INSERT INTO site VALUES (?, ?, ?)")?
-            .execute(params![id.0, site.as_str(), seal.checksum])?;
-        self.device.digest.add(seal);
+            .execute(params![id.0, site.as_str(), guard.checksum])?;
+        self.device.digest.add(guard);
         Ok(())
     }
 
@@ -81,7 +84,7 @@ impl SqliteTransaction<'_> {
         let Some((name, checksum)) = found else {
             return Ok(None);
         };
-        seal(id, &name).verify(checksum, || format!("the name of site {}", id.0))?;
+        guard(id, &name).verify(checksum, || format!("the name of site {}", id.0))?;
         Ok(Some(Site::from_stored(name)))
     }
 
@@ -90,7 +93,7 @@ impl SqliteTransaction<'_> {
             self.connection()
                 .prepare_cached("DELETE FROM site WHERE id = ?")?
                 .execute([id.0])?;
-            self.device.digest.remove(seal(id, site.as_str()));
+            self.device.digest.remove(guard(id, site.as_str()));
             self.deleted = true;
         }
         Ok(())

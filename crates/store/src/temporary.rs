@@ -1,8 +1,9 @@
-//! Files in the making, beside the store that they are for, and what killed processes left of them.
+//! Temporary files for new stores, and the removal of those that killed processes left behind.
 //!
-//! A store is created, copied and replaced by making a new file beside its place, completely, and
-//! then giving it its name. Whoever does so holds a shared lock on the folder meanwhile. Who gets the
-//! lock exclusively knows that nobody does: what lies there was left by a process that was killed.
+//! To create, copy or replace a store, a process first builds a complete new file beside its place,
+//! and then gives it the name. Meanwhile it holds a shared lock on the folder. A process that gets
+//! the lock exclusively knows that nobody is building a file, so every temporary file there was
+//! left by a process that was killed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -15,34 +16,34 @@ use crate::error::Problem;
 use crate::log;
 use crate::store::Identity;
 
-/// What the names of files in the making have after that of the store.
+/// Follows the name of the store in the name of a temporary file.
 const NEW: &str = ".new-";
 
-/// What the names of old stores have that a reset kept, after that of the store.
+/// Follows the name of the store in the name of an old store that a reset kept.
 pub(crate) const REPLACED: &str = ".replaced-";
 
-/// How long to wait for somebody who removes leftovers, which takes no time.
+/// The longest wait for a process that is removing leftovers, which normally takes no time.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// How long whoever opens a store waits to remove leftovers, if there are some: somebody may be making
-/// a file, or starting a process, which shares the lock for a moment.
+/// The longest wait for the lock to remove leftovers when a store is opened. Another process may be
+/// building a file, or starting a child process, which shares the lock for a moment.
 pub(crate) const BRIEFLY: Duration = Duration::from_millis(100);
 
-/// Says that somebody is making a file in a folder, as long as it lives.
+/// A shared lock on a folder, held while a file is built in it.
 #[derive(Debug)]
-pub(crate) struct Making {
-    /// None where folders cannot be locked: there, nobody removes anything.
+pub(crate) struct FolderLock {
+    /// `None` where folders cannot be locked. There, leftovers are never removed.
     _folder: Option<File>,
 }
 
-impl Making {
+impl FolderLock {
     pub(crate) fn beside(path: &Path) -> Result<Self, Problem> {
         let folder = lock_folder(path, WAIT, File::try_lock_shared)?;
         Ok(Self { _folder: folder })
     }
 }
 
-/// Locks the folder of a file, waiting for others. Gives nothing where that cannot be done.
+/// Locks the folder of a file, waiting for other processes. `None` where folders cannot be locked.
 fn lock_folder(
     path: &Path,
     wait: Duration,
@@ -64,12 +65,13 @@ fn lock_folder(
     }
 }
 
-/// Removes what killed processes left beside a store, unless somebody is making a file there for
-/// longer than `wait`: they tell what the user has seen, and a second name for the store would be a
-/// second store.
+/// Removes the files that killed processes left beside a store, unless another process holds the
+/// lock for longer than `wait`.
 ///
-/// An old store that a reset kept stays, unless the reset was interrupted before it put anything in
-/// its place: then it is only a second name of the store.
+/// They are removed because they reveal what the user has seen, and because a second name of the
+/// store would be a second store. An old store that a reset kept is not removed. The exception is a
+/// reset that was interrupted before it replaced the file: then the kept file is only a second name
+/// of the store.
 pub(crate) fn remove_leftovers(path: &Path, wait: Duration) {
     let Some(store_name) = path.file_name() else {
         return;
@@ -83,7 +85,7 @@ pub(crate) fn remove_leftovers(path: &Path, wait: Duration) {
             left.then(|| entry.path())
         })
     };
-    // Nearly always there is nothing to do.
+    // Usually there are none, and then no lock is needed.
     if leftovers().next().is_none() {
         return;
     }
@@ -94,7 +96,7 @@ pub(crate) fn remove_leftovers(path: &Path, wait: Duration) {
     }
 }
 
-/// Whether it is the name of a file in the making, or of one of those that SQLite has beside it.
+/// Returns true for the name of a temporary file, or of a file that SQLite puts beside one.
 fn is_new(name: &OsStr, store_name: &OsStr) -> bool {
     let Some(rest) = suffix(name, store_name, NEW) else {
         return false;
@@ -116,7 +118,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What a name has after that of the store and some words.
+/// The rest of a name after the name of the store and `words`.
 fn suffix<'a>(name: &'a OsStr, store_name: &OsStr, words: &str) -> Option<&'a str> {
     let rest = name.as_encoded_bytes();
     let rest = rest.strip_prefix(store_name.as_encoded_bytes())?;
@@ -137,7 +139,7 @@ fn folder_of(path: &Path) -> &Path {
 
 /// Flushes the folder of a file, so that its name is as durable as its content.
 pub(crate) fn flush_folder(path: &Path) -> Result<(), Problem> {
-    // Not every system can.
+    // Not every system can open a folder.
     if let Ok(folder) = File::open(folder_of(path)) {
         folder
             .sync_all()
@@ -146,23 +148,23 @@ pub(crate) fn flush_folder(path: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A file that is being made, and goes away unless it is put in its place.
+/// A new file that is being built. It is deleted unless it is put in its place.
 #[derive(Debug)]
 pub(crate) struct Temporary {
     pub(crate) path: PathBuf,
-    /// As it was created: what is at the path may be something else by now, if others may write in the
-    /// folder. It is closed before it is put in its place, because closing it takes away the locks
-    /// that this process has on the file by then.
+    /// The file as it was created. The path may lead to another file by now, if others can write to
+    /// the folder. This handle is closed before the file is put in its place: closing it later
+    /// would drop the locks that this process holds on the file by then.
     file: Option<File>,
-    _making: Making,
+    _making: FolderLock,
 }
 
 impl Temporary {
-    /// An empty file beside the one that it is for. Only its owner may read it, as it tells what
-    /// the user has seen; SQLite makes the files beside it alike.
+    /// Creates an empty file beside the path that it is for. Only its owner may read it, because a
+    /// store reveals what the user has seen. SQLite gives the files beside it the same permissions.
     pub(crate) fn beside(path: &Path) -> Result<Self, Problem> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let making = Making::beside(path)?;
+        let making = FolderLock::beside(path)?;
         loop {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             let mut name = path.as_os_str().to_owned();
@@ -176,17 +178,17 @@ impl Temporary {
                         _making: making,
                     });
                 }
-                // Left by a process of the same number that was killed.
+                // Left by a killed process that had the same process id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return Err(Problem::NoFolder(folder_of(path).to_owned()));
                 }
-                Err(error) => return Err(Problem::io("creating it")(error)),
+                Err(error) => return Err(Problem::io("creating the new file")(error)),
             }
         }
     }
 
-    /// Writes a text into it.
+    /// Writes text to the file.
     pub(crate) fn write(&mut self, text: &[u8]) -> Result<(), Problem> {
         match &mut self.file {
             Some(file) => file
@@ -196,7 +198,7 @@ impl Temporary {
         }
     }
 
-    /// Flushes it for good, now that no connection to it is open.
+    /// Flushes and closes the file, once no connection to it is open.
     pub(crate) fn flush(&mut self) -> Result<(), Problem> {
         match self.file.take() {
             Some(file) => file
@@ -206,8 +208,8 @@ impl Temporary {
         }
     }
 
-    /// Gives it the owner, the group and the permissions of another file: who starts over as another
-    /// user, such as root, leaves a store that its owner can use.
+    /// Gives the file the owner, the group and the permissions of another. A reset by another user,
+    /// such as root, then leaves a store that its owner can use.
     #[cfg(unix)]
     pub(crate) fn give_owner_of(&self, old: &fs::Metadata) -> Result<(), Problem> {
         use std::os::unix::fs::{MetadataExt as _, fchown};
@@ -228,7 +230,7 @@ impl Temporary {
         Ok(())
     }
 
-    /// Puts it where there is no file.
+    /// Puts the file at a path where no file exists.
     pub(crate) fn put_at(mut self, path: &Path) -> Result<(), Problem> {
         self.flush()?;
         match fs::hard_link(&self.path, path) {
@@ -236,17 +238,17 @@ impl Temporary {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Problem::Exists);
             }
-            // Not every file system has links. An empty file in its place is refused by whoever
-            // comes in between.
+            // Not every file system has links. A process that opens the path in between finds an
+            // empty file and refuses it.
             Err(_) => create_new(path)
                 .and_then(|_| fs::rename(&self.path, path))
-                .map_err(Problem::io("creating it"))?,
+                .map_err(Problem::io("putting the new file in its place"))?,
         }
         flush_folder(path)
     }
 }
 
-/// Creates an empty file that only its owner may read, where there is none.
+/// Creates an empty file that only its owner may read. Fails if the file exists.
 fn create_new(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true);

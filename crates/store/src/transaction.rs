@@ -1,43 +1,46 @@
-//! One transaction on the store.
+//! Transactions on the store.
 
 use std::cell::{Cell, RefCell};
 
-use bigbird::attribution::{SiteSize, Touch};
+use bigbird::attribution::{MatchedImpression, SiteSize};
 use bigbird::{
-    Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView, MicroEpsilon,
-    Relevant, SiteId, UserAction,
+    AdmissionState, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView,
+    MicroEpsilon, Relevant, SiteId, UserAction,
 };
 use bigbird_user_agent::{
-    ChangeSet, Forgotten, Place, Row, Rows, SharedConversion, Site, State, StoredObject,
-    Transaction, View,
+    ChangeSet, DeviceState, ForgottenEpochs, RowPlace, RowSet, SharedConversion, Site,
+    StoredObject, Transaction, View, ViewRow,
 };
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
 
-use crate::admissions::Known;
-use crate::device::Device;
+use crate::admissions::LoadedBlock;
+use crate::device::DeviceRow;
 use crate::error::{Problem, StoreError};
 use crate::store::SqliteStore;
 use crate::{admissions, filters, impressions, objects, sites};
 
-/// A transaction on a [`SqliteStore`]: it holds the lock from its beginning, and what it changes is
-/// on the disk when [`commit`](Transaction::commit) returns. Dropped before, it never happened.
+/// A transaction on a [`SqliteStore`].
+///
+/// It holds the lock from its beginning. Its changes are on the disk when
+/// [`commit`](Transaction::commit) returns. If it is dropped before that, it never happened.
 #[derive(Debug)]
 pub struct SqliteTransaction<'t> {
     pub(crate) store: &'t mut SqliteStore,
-    /// As it will be.
-    pub(crate) device: Device,
-    /// What it has read of filters and caps, and written since.
+    /// The device row as it will be after the commit.
+    pub(crate) device: DeviceRow,
+    /// The amount consumed of each filter that was read, including the charges of this transaction.
     pub(crate) consumed: RefCell<FxHashMap<(EpochIndex, Filter), MicroEpsilon>>,
-    /// The filters that were charged, with what they had consumed before.
+    /// The filters that were charged, with the amount consumed before.
     pub(crate) charged: FxHashMap<(EpochIndex, Filter), MicroEpsilon>,
-    pub(crate) blocks: RefCell<FxHashMap<(i64, EpochIndex), Known>>,
-    /// Whether something was deleted.
+    /// The rows of admissions that were read, including the changes of this transaction.
+    pub(crate) blocks: RefCell<FxHashMap<(i64, EpochIndex), LoadedBlock>>,
+    /// True if a row was deleted.
     pub(crate) deleted: bool,
-    /// Whether what was deleted should not be found in the file any more.
+    /// True if deleted content must also be erased from the files.
     erase: bool,
     finished: bool,
-    /// Whether something failed: what is half done must not be finished.
+    /// True if a step failed: a half-done transaction must not be committed.
     failed: Cell<bool>,
 }
 
@@ -47,13 +50,13 @@ impl<'t> SqliteTransaction<'t> {
         Ok(Self::with(store, device))
     }
 
-    /// A transaction that is not going to change anything.
+    /// A transaction that only reads.
     pub(crate) fn look(store: &'t mut SqliteStore) -> Result<Self, Problem> {
         let device = store.lock()?;
         Ok(Self::with(store, device))
     }
 
-    fn with(store: &'t mut SqliteStore, device: Device) -> Self {
+    fn with(store: &'t mut SqliteStore, device: DeviceRow) -> Self {
         Self {
             store,
             device,
@@ -146,42 +149,42 @@ impl<'t> SqliteTransaction<'t> {
 
     pub(crate) fn visit_rows(
         &self,
-        rows: Rows,
-        behind: Option<Place>,
+        rows: RowSet,
+        behind: Option<RowPlace>,
         most: usize,
-        mut visit: impl FnMut(Row<'_>),
+        mut visit: impl FnMut(ViewRow<'_>),
     ) -> Result<bool, Problem> {
         let connection = self.connection();
-        let is_behind = |row: &Row<'_>| Some(row.place()) > behind;
+        let is_behind = |row: &ViewRow<'_>| Some(row.place()) > behind;
         match rows {
-            Rows::Names => sites::scan(connection, behind, most, |id, name, _| {
-                visit(Row::Name(id, &Site::from_stored(name)));
+            RowSet::Names => sites::scan(connection, behind, most, |id, name, _| {
+                visit(ViewRow::Name(id, &Site::from_stored(name)));
                 Ok(())
             }),
-            Rows::Filters => {
+            RowSet::Filters => {
                 let more = filters::scan(connection, behind, most, |row, _| {
-                    // It may have been charged since it was written.
+                    // This transaction may have charged it since.
                     let consumed = self.consumed_of(row.epoch, row.filter)?;
-                    visit(Row::Filter(row.epoch, row.filter, consumed));
+                    visit(ViewRow::Filter(row.epoch, row.filter, consumed));
                     Ok(())
                 })?;
                 for (&(epoch, filter), before) in &self.charged {
-                    let row = Row::Filter(epoch, filter, self.consumed_of(epoch, filter)?);
+                    let row = ViewRow::Filter(epoch, filter, self.consumed_of(epoch, filter)?);
                     if before.is_zero() && is_behind(&row) {
                         visit(row);
                     }
                 }
                 Ok(more)
             }
-            Rows::Admissions => admissions::scan(connection, behind, most, |block, _| {
+            RowSet::Admissions => admissions::scan(connection, behind, most, |block, _| {
                 for (action, site) in block.entries() {
-                    visit(Row::Admission(action, block.epoch, site));
+                    visit(ViewRow::Admission(action, block.epoch, site));
                 }
                 Ok(())
             }),
-            Rows::Closings => {
+            RowSet::Closings => {
                 filters::scan_closed(connection, |site, until, _| {
-                    let row = Row::Closing(site, until);
+                    let row = ViewRow::Closing(site, until);
                     if is_behind(&row) {
                         visit(row);
                     }
@@ -189,9 +192,9 @@ impl<'t> SqliteTransaction<'t> {
                 })?;
                 Ok(false)
             }
-            Rows::Objects => {
+            RowSet::Objects => {
                 objects::scan(connection, |stored, _| {
-                    let row = Row::Object(&stored);
+                    let row = ViewRow::Object(&stored);
                     if is_behind(&row) {
                         visit(row);
                     }
@@ -199,25 +202,25 @@ impl<'t> SqliteTransaction<'t> {
                 })?;
                 Ok(false)
             }
-            Rows::Impressions(selection) => impressions::scan(
+            RowSet::Impressions(selection) => impressions::scan(
                 connection,
                 selection,
                 behind,
                 most,
                 |epoch, seq, impression| {
-                    visit(Row::Impression(epoch, seq, impression));
+                    visit(ViewRow::Impression(epoch, seq, impression));
                     Ok(())
                 },
             ),
         }
     }
 
-    fn has_rows(&self, forgotten: Forgotten) -> Result<bool, Problem> {
+    fn has_rows(&self, forgotten: ForgottenEpochs) -> Result<bool, Problem> {
         let exists = |sql: &str, epoch: EpochIndex| -> Result<bool, Problem> {
             let mut statement = self.connection().prepare_cached(sql)?;
             Ok(statement.query_row([epoch.0], |row| row.get(0))?)
         };
-        let Forgotten {
+        let ForgottenEpochs {
             pruned,
             unreachable,
             ..
@@ -261,7 +264,7 @@ impl LedgerView for SqliteTransaction<'_> {
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admitted, StoreError> {
+    ) -> Result<AdmissionState, StoreError> {
         self.at(self.admitted_to(action, epoch, site))
     }
 }
@@ -273,14 +276,14 @@ impl EventStore<AttributionQuery> for SqliteTransaction<'_> {
         &self,
         epoch: EpochIndex,
         query: &AttributionQuery,
-        found: &mut Vec<Relevant<Touch>>,
+        found: &mut Vec<Relevant<MatchedImpression>>,
     ) -> Result<(), StoreError> {
         self.at(self.find_relevant(epoch, query, found))
     }
 }
 
 impl View<StoreError> for SqliteTransaction<'_> {
-    fn state(&self) -> Result<State, StoreError> {
+    fn state(&self) -> Result<DeviceState, StoreError> {
         Ok(self.device.state.clone())
     }
 
@@ -312,7 +315,7 @@ impl View<StoreError> for SqliteTransaction<'_> {
         self.at(self.largest_of(epoch))
     }
 
-    fn has_rows_before(&self, forgotten: Forgotten) -> Result<bool, StoreError> {
+    fn has_rows_before(&self, forgotten: ForgottenEpochs) -> Result<bool, StoreError> {
         self.at(self.has_rows(forgotten))
     }
 
@@ -324,17 +327,17 @@ impl View<StoreError> for SqliteTransaction<'_> {
         self.at(self.listed_objects())
     }
 
-    fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), StoreError> {
+    fn visit(&self, rows: RowSet, visit: &mut dyn FnMut(ViewRow<'_>)) -> Result<(), StoreError> {
         self.at(self.visit_rows(rows, None, usize::MAX, visit))?;
         Ok(())
     }
 
     fn visit_some(
         &self,
-        rows: Rows,
-        behind: Option<Place>,
+        rows: RowSet,
+        behind: Option<RowPlace>,
         most: usize,
-        visit: &mut dyn FnMut(Row<'_>),
+        visit: &mut dyn FnMut(ViewRow<'_>),
     ) -> Result<bool, StoreError> {
         self.at(self.visit_rows(rows, behind, most, visit))
     }

@@ -1,32 +1,32 @@
-//! Verifying a store: the ledger when it is opened, and everything when somebody asks.
+//! Verification: of the ledger when a store is opened, and of everything by [`check`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bigbird::{Capacity, EpochIndex, Policies as _, Policy, SiteId};
-use bigbird_user_agent::{Row, Rows, Selection};
+use bigbird_user_agent::{ImpressionSelection, RowSet, ViewRow};
 use rusqlite::{Connection, ffi};
 
-use crate::device::Device;
+use crate::checksum::LedgerDigest;
+use crate::device::DeviceRow;
 use crate::error::{Damage, Problem, StoreError};
-use crate::seal::Digest;
 use crate::store::{SqliteStore, StoreOptions, absolute};
 use crate::transaction::SqliteTransaction;
 use crate::{admissions, filters, impressions, objects, sites, vfs};
 
-/// Verifies every row of the ledger, the digest over them, and that no filter or cap holds more
-/// than it may.
-pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Problem> {
-    let mut digest = Digest::default();
+/// Verifies every row of the ledger, the digest over them, and that no filter exceeds its capacity
+/// and no user action exceeds the domain cap.
+pub(crate) fn ledger(connection: &Connection, device: &DeviceRow) -> Result<(), Problem> {
+    let mut digest = LedgerDigest::default();
     let policy = |epoch| device.state.policy(epoch);
-    // Rows of epochs that were pruned are harmless, and on their way out.
+    // Rows of pruned epochs are harmless: nothing reads them, and upkeep removes them.
     let pruned = |epoch: EpochIndex| epoch < device.state.first_epoch;
-    sites::scan(connection, None, usize::MAX, |_, _, seal| {
-        digest.add(seal);
+    sites::scan(connection, None, usize::MAX, |_, _, guard| {
+        digest.add(guard);
         Ok(())
     })?;
-    filters::scan(connection, None, usize::MAX, |row, seal| {
-        digest.add(seal);
+    filters::scan(connection, None, usize::MAX, |row, guard| {
+        digest.add(guard);
         let policy = policy(row.epoch);
         let capacity = policy.map(|policy| policy.capacities().of(row.filter.kind()));
         let within = match capacity {
@@ -36,13 +36,13 @@ pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Pro
         holds(within || pruned(row.epoch), || {
             let (kind, epoch) = (row.filter.kind(), row.epoch.0);
             format!(
-                "the {kind} in epoch {epoch} has consumed {}, more than it may",
+                "the {kind} in epoch {epoch} has paid {}, more than its capacity",
                 row.consumed
             )
         })
     })?;
-    admissions::scan(connection, None, usize::MAX, |block, seal| {
-        digest.add(seal);
+    admissions::scan(connection, None, usize::MAX, |block, guard| {
+        digest.add(guard);
         let mut of_action: BTreeMap<_, u32> = BTreeMap::new();
         for (action, _) in block.entries() {
             *of_action.entry(action).or_default() += 1;
@@ -51,17 +51,17 @@ pub(crate) fn ledger(connection: &Connection, device: &Device) -> Result<(), Pro
         let within = cap.is_some_and(|cap| of_action.values().all(|&sites| sites <= cap.get()));
         holds(within || pruned(block.epoch), || {
             format!(
-                "a user action in epoch {} has more sites than it may",
+                "a user action in epoch {} involves more sites than the domain cap allows",
                 block.epoch.0
             )
         })
     })?;
-    filters::scan_closed(connection, |_, _, seal| {
-        digest.add(seal);
+    filters::scan_closed(connection, |_, _, guard| {
+        digest.add(guard);
         Ok(())
     })?;
-    objects::scan(connection, |_, seal| {
-        digest.add(seal);
+    objects::scan(connection, |_, guard| {
+        digest.add(guard);
         Ok(())
     })?;
     if digest != device.digest {
@@ -77,30 +77,31 @@ fn holds(condition: bool, what: impl FnOnce() -> String) -> Result<(), Problem> 
     }
 }
 
-/// What a store that is in order holds.
+/// The number of rows of each kind in a store that passed every check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Checked {
-    /// Filters that were ever charged, in the epochs that are kept.
+pub struct CheckReport {
+    /// The number of filters that were charged, in the epochs that are kept.
     pub filters: u64,
-    /// Names of sites.
+    /// The number of sites that have a name.
     pub sites: u64,
-    /// Impressions.
+    /// The number of impressions.
     pub impressions: u64,
-    /// Attribution objects.
+    /// The number of attribution objects.
     pub objects: u64,
 }
 
-/// Verifies everything about a store: the pages and how they fit together, every row, the digest,
-/// every invariant, and that what leads to impressions leads to all of them and nowhere else.
+/// Verifies everything about a store: all pages and the structure they form, every row, the digest,
+/// and every invariant. In particular, the lookup tables list every impression, and nothing that
+/// does not exist.
 ///
 /// # Errors
-/// The first thing that is wrong.
-pub fn check(path: impl AsRef<Path>) -> Result<Checked, StoreError> {
+/// The first problem that was found.
+pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, StoreError> {
     let path = absolute(path.as_ref())?;
     check_at(&path).map_err(|problem| StoreError::new(&path, problem))
 }
 
-pub(crate) fn check_at(path: &Path) -> Result<Checked, Problem> {
+pub(crate) fn check_at(path: &Path) -> Result<CheckReport, Problem> {
     let mut store = SqliteStore::open_at(path, &StoreOptions::default())?;
     let transaction = SqliteTransaction::look(&mut store)?;
     structure(transaction.connection())?;
@@ -116,52 +117,52 @@ fn structure(connection: &Connection) -> Result<(), Problem> {
     if vfs::take_read_failure() {
         return Err(Problem::unread());
     }
-    // SQLite tells only the number of what we said.
+    // SQLite reports only the number of the error that our layer returned.
     if found.contains(&ffi::SQLITE_IOERR_DATA.to_string()) {
         return Err(Damage::Page.into());
     }
     Err(Damage::Structure(found.lines().collect::<Vec<_>>().join(", ")).into())
 }
 
-fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
+fn everything(transaction: &SqliteTransaction<'_>) -> Result<CheckReport, Problem> {
     let (connection, device) = (transaction.connection(), &transaction.device);
     ledger(connection, device)?;
-    let mut checked = Checked::default();
+    let mut checked = CheckReport::default();
     let (mut named, mut used) = (BTreeSet::new(), BTreeSet::new());
     for rows in [
-        Rows::Names,
-        Rows::Filters,
-        Rows::Admissions,
-        Rows::Closings,
-        Rows::Objects,
-        Rows::Impressions(Selection::All),
+        RowSet::Names,
+        RowSet::Filters,
+        RowSet::Admissions,
+        RowSet::Closings,
+        RowSet::Objects,
+        RowSet::Impressions(ImpressionSelection::All),
     ] {
         transaction.visit_rows(rows, None, usize::MAX, |row| {
             row.each_site(&mut |site| used.extend([site]));
             match row {
-                Row::Name(id, _) => {
+                ViewRow::Name(id, _) => {
                     named.insert(id);
                 }
-                Row::Filter(..) => checked.filters += 1,
-                Row::Object(_) => checked.objects += 1,
-                Row::Impression(..) => checked.impressions += 1,
-                Row::Admission(..) | Row::Closing(..) => {}
+                ViewRow::Filter(..) => checked.filters += 1,
+                ViewRow::Object(_) => checked.objects += 1,
+                ViewRow::Impression(..) => checked.impressions += 1,
+                ViewRow::Admission(..) | ViewRow::Closing(..) => {}
             }
         })?;
     }
     checked.sites = named.len() as u64;
     for site in used {
         holds(named.contains(&site), || {
-            format!("site {} has no name", site.0)
+            format!("site {} is used but has no name", site.0)
         })?;
     }
 
     let mut reach = BTreeSet::new();
     let mut sizes: BTreeMap<EpochIndex, (i64, u32)> = BTreeMap::new();
     let mut of_sites: BTreeMap<(EpochIndex, SiteId), (i64, u32)> = BTreeMap::new();
-    // Of epochs that were pruned some tables may be further on their way out than others.
+    // Upkeep may have removed the rows of a pruned epoch from some of the tables already.
     let first = device.state.first_epoch;
-    let kept = Selection::From(first);
+    let kept = ImpressionSelection::From(first);
     impressions::scan(
         connection,
         kept,
@@ -184,7 +185,7 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
         }
     })?;
     holds(stored == reach, || {
-        "who may measure what is not as the impressions say".to_owned()
+        "table `reach` does not match the impressions".to_owned()
     })?;
     let mut statement =
         connection.prepare("SELECT epoch, units, next_seq FROM epoch_size WHERE epoch >= ?")?;
@@ -198,7 +199,8 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
         };
         holds(count == counted && next > last, || {
             format!(
-                "the impressions of epoch {} have {counted} units, not {count}",
+                "table `epoch_size` is wrong for epoch {}: it has {count} units and next number \
+                 {next}, but the impressions have {counted} units and last number {last}",
                 epoch.0
             )
         })?;
@@ -211,13 +213,13 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<Checked, Problem> {
         let found = Some((row.get(2)?, row.get(3)?));
         holds(of_sites.remove(&(epoch, site)) == found, || {
             format!(
-                "the impressions of site {} in epoch {} are counted wrongly",
+                "table `site_size` does not match the impressions of site {} in epoch {}",
                 site.0, epoch.0
             )
         })?;
     }
     holds(sizes.is_empty() && of_sites.is_empty(), || {
-        "some impressions are not counted".to_owned()
+        "tables `epoch_size` and `site_size` do not count all impressions".to_owned()
     })?;
     Ok(checked)
 }

@@ -1,16 +1,17 @@
 //! Page checksums: a thin layer between SQLite and the file.
 //!
-//! SQLite does not checksum the pages of its database file. A flipped bit in a pointer between
-//! pages could let a later write of anything overwrite the ledger. So each page ends with eight
-//! bytes that SQLite leaves to us, in which a checksum of the page and its number is written with
-//! every write and verified with every read. The write-ahead log has checksums of its own; it, and
-//! everything else, is left to SQLite's default layer.
+//! SQLite does not checksum the pages of its database file. After a flipped bit in a pointer
+//! between pages, a later write of anything could overwrite the ledger. So each page ends with
+//! eight bytes that SQLite leaves to this layer. They hold a checksum of the page and its offset in
+//! the file. It is written with every write of the page and verified with every read. The
+//! write-ahead log has checksums of its own. The layer leaves the log, and everything else, to
+//! SQLite's default layer.
 //!
 //! SQLite's interface for this is C: a table of functions for a file system, and one for each open
-//! file. We copy both tables and replace five functions: opening, reading, writing, telling how a
-//! file may be read, and telling what the system said when something failed.
+//! file. The layer copies both tables and replaces five functions. They open a file, read it, write
+//! it, report the characteristics of its device, and report the last error of the system.
 //!
-//! There are two such layers. The second one tells SQLite that a file never changes, so that SQLite
+//! There are two such layers. The second one tells SQLite that a file never changes. SQLite then
 //! reads the file alone, without its log and without locks.
 #![allow(unsafe_code, reason = "SQLite's interface for this is C")]
 
@@ -33,13 +34,13 @@ const SUBPAGE_READ: c_int = 0x8000;
 /// The size of every page.
 pub(crate) const PAGE: usize = 4096;
 
-/// How many bytes of a page SQLite leaves to us.
+/// The number of bytes of a page that SQLite leaves to this layer.
 pub(crate) const RESERVED: u8 = 8;
 
-/// Where the checksum of a page begins.
+/// The number of bytes that the checksum covers. The checksum itself follows them.
 const CONTENT: usize = PAGE - RESERVED as usize;
 
-/// SQLite reads the beginning of a file before it knows the size of pages.
+/// The size of the file header. SQLite reads it alone, before it knows the size of pages.
 const HEADER: i64 = 100;
 
 /// The checksum of a page at an offset of the file.
@@ -52,7 +53,7 @@ fn is_intact(page: &[u8], offset: i64) -> bool {
     sum == checksum(content, offset)
 }
 
-type Open = unsafe extern "C" fn(
+type OpenMethod = unsafe extern "C" fn(
     *mut ffi::sqlite3_vfs,
     ffi::sqlite3_filename,
     *mut ffi::sqlite3_file,
@@ -65,21 +66,21 @@ type Characteristics = unsafe extern "C" fn(*mut ffi::sqlite3_file) -> c_int;
 type Write =
     unsafe extern "C" fn(*mut ffi::sqlite3_file, *const c_void, c_int, ffi::sqlite3_int64) -> c_int;
 
-/// How a file is used.
+/// The use of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// As a database, with its log.
+    /// A database with its log.
     Database,
-    /// As a database that SQLite is told never changes, without its log.
+    /// A database without its log. SQLite is told that it never changes.
     Alone,
-    /// As the log of a database.
+    /// The log of a database.
     Log,
 }
 
-/// The functions of an open file, with what they were before.
+/// The functions of an open file, and the original functions that they call.
 #[repr(C)]
-struct Methods {
-    /// First, so that a pointer to it is one to all of it.
+struct VfsMethods {
+    /// The first field, so that a pointer to it is also a pointer to the whole struct.
     table: ffi::sqlite3_io_methods,
     original: *const ffi::sqlite3_io_methods,
     used: Use,
@@ -90,34 +91,35 @@ struct Methods {
 
 // SAFETY: the pointer is only compared; the functions are SQLite's own and may be called from any
 // thread that may use the file.
-unsafe impl Send for Methods {}
+unsafe impl Send for VfsMethods {}
 // SAFETY: it is never changed.
-unsafe impl Sync for Methods {}
+unsafe impl Sync for VfsMethods {}
 
-/// One for each table of functions that the default layer has: it has a few, for ways of locking.
-static METHODS: Mutex<Vec<&'static Methods>> = Mutex::new(Vec::new());
+/// One entry for each table of functions of the default layer and each use. The default layer has a
+/// few tables, for different ways of locking.
+static METHODS: Mutex<Vec<&'static VfsMethods>> = Mutex::new(Vec::new());
 
 type LastError = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, c_int, *mut c_char) -> c_int;
 
-/// How the default layer tells what the system said last.
+/// The default layer's function that reports the last error of the system.
 static LAST_ERROR: OnceLock<LastError> = OnceLock::new();
 
 thread_local! {
-    /// What the system said when SQLite last failed in this thread because of it; 0 if nothing.
+    /// The system's error code when SQLite last failed in this thread because of the system, or 0.
     static SYSTEM_ERROR: Cell<c_int> = const { Cell::new(0) };
 
-    /// Whether the system failed to read something in this thread.
+    /// True if the system failed to read something in this thread.
     static READ_FAILED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the system failed to read something in this thread since this was last asked: SQLite does
-/// not always tell that from damage.
+/// Returns true if the system failed to read something in this thread since the last call. SQLite
+/// does not always distinguish that from damage.
 pub(crate) fn take_read_failure() -> bool {
     READ_FAILED.take()
 }
 
-/// What the system said when SQLite last failed in this thread, once: SQLite asks for it when it
-/// cannot open, read or write a file, just before it returns.
+/// The system's error when SQLite last failed in this thread. It is returned once. SQLite asks for
+/// it when it cannot open, read or write a file, just before it returns.
 pub(crate) fn take_system_error() -> Option<std::io::Error> {
     match SYSTEM_ERROR.take() {
         0 => None,
@@ -125,7 +127,7 @@ pub(crate) fn take_system_error() -> Option<std::io::Error> {
     }
 }
 
-/// Tells what the system said last, and notes it.
+/// Reports the last error of the system, and remembers it.
 ///
 /// # Safety
 /// As for SQLite's `xGetLastError`.
@@ -143,11 +145,11 @@ unsafe extern "C" fn last_error(
     code
 }
 
-/// How the default layer opens files.
-static OPEN: OnceLock<Open> = OnceLock::new();
+/// The default layer's function that opens files.
+static OPEN: OnceLock<OpenMethod> = OnceLock::new();
 
-/// Makes the layers known to SQLite, on top of the layer that is the default when it is first
-/// called. Says whether it could.
+/// Registers the layers with SQLite, on top of the layer that is the default at the first call.
+/// Returns false if SQLite refuses.
 pub(crate) fn register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
@@ -167,7 +169,7 @@ pub(crate) fn register() -> bool {
             if let Some(last_error) = default.xGetLastError {
                 LAST_ERROR.get_or_init(|| last_error);
             }
-            [(NAME, open as Open), (FILE_ALONE, open_alone)]
+            [(NAME, open as OpenMethod), (FILE_ALONE, open_alone)]
                 .into_iter()
                 .all(|(name, open)| {
                     let layer = Box::leak(Box::new(ffi::sqlite3_vfs {
@@ -213,7 +215,7 @@ unsafe extern "C" fn open_alone(
     unsafe { take_over(layer, name, file, flags, out_flags, Use::Alone) }
 }
 
-/// Opens a file as the default layer does, and takes over reading and writing of databases.
+/// Opens a file as the default layer does, and replaces its functions if it is a database or a log.
 ///
 /// # Safety
 /// As for SQLite's `xOpen`.
@@ -247,20 +249,20 @@ unsafe fn take_over(
     }
 }
 
-/// Our version of a table of functions.
+/// This layer's version of a table of functions.
 ///
 /// # Safety
 /// The table must be valid forever.
 unsafe fn methods_for(
     original: *const ffi::sqlite3_io_methods,
     used: Use,
-) -> Option<&'static Methods> {
+) -> Option<&'static VfsMethods> {
     let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut known_ones = known.iter();
     if let Some(methods) = known_ones.find(|it| it.original == original && it.used == used) {
         return Some(methods);
     }
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees that the table is valid.
     let table = unsafe { original.as_ref()? };
     let ours = match used {
         Use::Log => ffi::sqlite3_io_methods {
@@ -268,7 +270,7 @@ unsafe fn methods_for(
             ..*table
         },
         Use::Database | Use::Alone => ffi::sqlite3_io_methods {
-            // Without version 3 there is no memory mapping, which would pass us by.
+            // Version 3 adds memory mapping, which would bypass this layer.
             iVersion: table.iVersion.min(2),
             xRead: Some(read),
             xWrite: Some(write),
@@ -276,7 +278,7 @@ unsafe fn methods_for(
             ..*table
         },
     };
-    let methods = Box::leak(Box::new(Methods {
+    let methods = Box::leak(Box::new(VfsMethods {
         table: ours,
         original,
         used,
@@ -288,7 +290,7 @@ unsafe fn methods_for(
     Some(methods)
 }
 
-/// Reads a page and verifies it.
+/// Reads a page and verifies its checksum.
 ///
 /// # Safety
 /// As for SQLite's `xRead`, on a file that [`open`] took over.
@@ -301,7 +303,7 @@ unsafe extern "C" fn read(
     // SAFETY: the file's table of functions is the first field of ours, and `buffer` has `amount`
     // bytes, all of which are filled, with zeros if the file ends before.
     unsafe {
-        let methods = &*(*file).pMethods.cast::<Methods>();
+        let methods = &*(*file).pMethods.cast::<VfsMethods>();
         let status = (methods.read)(file, buffer, amount, offset);
         if status != ffi::SQLITE_OK && status != ffi::SQLITE_IOERR_SHORT_READ {
             READ_FAILED.set(true);
@@ -310,23 +312,23 @@ unsafe extern "C" fn read(
         match usize::try_from(amount) {
             Ok(PAGE) => {
                 let page = std::slice::from_raw_parts(buffer.cast::<u8>(), PAGE);
-                // Behind the end of the file there are zeros.
+                // A page behind the end of the file is all zeros.
                 let behind = status != ffi::SQLITE_OK && page.iter().all(|byte| *byte == 0);
-                // Of what is no database, SQLite says so.
+                // SQLite itself reports a file that is not a database.
                 let foreign = offset == 0 && !page.starts_with(b"SQLite format 3\0");
                 if behind || foreign || is_intact(page, offset) {
                     return status;
                 }
             }
             Ok(amount) if offset >= 0 && offset + amount as i64 <= HEADER => return status,
-            // A damaged header tells another size of pages.
+            // Any other size means that a damaged header gave a wrong page size.
             _ => {}
         }
         ffi::SQLITE_IOERR_DATA
     }
 }
 
-/// Reads a part of a log.
+/// Reads a part of a log, and remembers a failure of the system.
 ///
 /// # Safety
 /// As for SQLite's `xRead`, on a file that [`open`] took over.
@@ -338,7 +340,7 @@ unsafe extern "C" fn read_log(
 ) -> c_int {
     // SAFETY: the file's table of functions is the first field of ours.
     let status = unsafe {
-        let methods = &*(*file).pMethods.cast::<Methods>();
+        let methods = &*(*file).pMethods.cast::<VfsMethods>();
         (methods.read)(file, buffer, amount, offset)
     };
     if status != ffi::SQLITE_OK && status != ffi::SQLITE_IOERR_SHORT_READ {
@@ -363,7 +365,7 @@ unsafe extern "C" fn write(
     // SAFETY: the file's table of functions is the first field of ours, and `buffer` has `amount`
     // bytes.
     unsafe {
-        let methods = &*(*file).pMethods.cast::<Methods>();
+        let methods = &*(*file).pMethods.cast::<VfsMethods>();
         let mut page = [0; PAGE];
         page.copy_from_slice(std::slice::from_raw_parts(buffer.cast::<u8>(), PAGE));
         let sum = checksum(&page[..CONTENT], offset);
@@ -372,14 +374,15 @@ unsafe extern "C" fn write(
     }
 }
 
-/// What the file can do, except to be read in parts of a page, which could not be verified.
+/// The characteristics of the file's device, without reads of parts of a page. A part could not be
+/// verified.
 ///
 /// # Safety
 /// As for SQLite's `xDeviceCharacteristics`, on a file that [`open`] took over.
 unsafe extern "C" fn characteristics(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: the file's table of functions is the first field of ours.
     unsafe {
-        let methods = &*(*file).pMethods.cast::<Methods>();
+        let methods = &*(*file).pMethods.cast::<VfsMethods>();
         let unchanging = match methods.used {
             Use::Alone => ffi::SQLITE_IOCAP_IMMUTABLE,
             Use::Database | Use::Log => 0,
@@ -388,7 +391,8 @@ unsafe extern "C" fn characteristics(file: *mut ffi::sqlite3_file) -> c_int {
     }
 }
 
-/// Asks SQLite to leave us the last bytes of every page of a database that is still empty.
+/// Asks SQLite to leave the last bytes of every page to this layer. The database must still be
+/// empty.
 pub(crate) fn reserve(connection: &rusqlite::Connection) -> bool {
     let mut bytes = c_int::from(RESERVED);
     // SAFETY: the handle is open, and the argument is what this operation expects.

@@ -1,5 +1,4 @@
-//! The store in a file does what the store in memory does, and it is in order whenever it is looked
-//! at.
+//! The store in a file does what the store in memory does, and it passes every check.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -7,15 +6,15 @@ mod common;
 use bigbird::{Decision, Profile, ReadLimits, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::{
-    Answer, Call, ConversionOptions, ImpressionOptions, Querier, SharedAnswer, SharedConversion,
-    Storage, UserAgent, View as _,
+    Call, ConversionAnswer, ConversionOptions, ImpressionOptions, QuerierRole, SharedConversion,
+    SharedConversionAnswer, Storage, UserAgent, View as _,
 };
-use common::{DAY, SERVICE, Sequence, by, config, consumed, folder, open, released};
+use common::{DAY, SERVICE, SequenceRandomness, by, config, consumed, folder, open, released};
 use proptest::prelude::*;
 
-/// Something that happens, at an hour.
+/// An event of a random history.
 #[derive(Debug, Clone)]
-enum Event {
+enum HistoryEvent {
     Save {
         site: u8,
         intermediary: Option<u8>,
@@ -27,13 +26,13 @@ enum Event {
         days: u64,
     },
     Measure {
-        conversion: Conversion,
+        conversion: HistoryConversion,
         intermediary_pays: bool,
     },
-    Attribute(Conversion),
+    Attribute(HistoryConversion),
     Share {
         number: u64,
-        conversion: Conversion,
+        conversion: HistoryConversion,
     },
     ForgetSite(u8),
     Clear {
@@ -42,14 +41,14 @@ enum Event {
     },
     Enable(bool),
     Maintain,
-    /// A slice of it, so that calls come in between.
+    /// One slice of upkeep, so that calls can come between slices.
     Upkeep,
     /// The process ends, and another opens the store.
     Reopen,
 }
 
 #[derive(Debug, Clone)]
-struct Conversion {
+struct HistoryConversion {
     site: u8,
     intermediary: Option<u8>,
     action: u64,
@@ -75,7 +74,7 @@ fn some_sites() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn conversion() -> impl Strategy<Value = Conversion> {
+fn conversion() -> impl Strategy<Value = HistoryConversion> {
     (
         (0..6_u8, prop::option::weighted(0.3, 0..6_u8), 0..12_u64),
         prop::sample::select(vec![0.2, 0.5, 0.9]),
@@ -86,7 +85,7 @@ fn conversion() -> impl Strategy<Value = Conversion> {
     )
         .prop_map(
             |((site, intermediary, action), epsilon, lookback_days, sites, callers, values)| {
-                Conversion {
+                HistoryConversion {
                     site,
                     intermediary,
                     action,
@@ -100,10 +99,10 @@ fn conversion() -> impl Strategy<Value = Conversion> {
         )
 }
 
-/// Conversions that agree on what they share.
-fn shared() -> impl Strategy<Value = Conversion> {
+/// A conversion whose options agree with those of the shared conversion.
+fn shared() -> impl Strategy<Value = HistoryConversion> {
     (0..4_u8, 0..12_u64, some_sites()).prop_map(|(intermediary, action, impression_sites)| {
-        Conversion {
+        HistoryConversion {
             site: 5,
             intermediary: Some(intermediary),
             action,
@@ -116,7 +115,7 @@ fn shared() -> impl Strategy<Value = Conversion> {
     })
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = HistoryEvent> {
     let save = (
         (0..6_u8, prop::option::weighted(0.3, 0..6_u8), 0..12_u64),
         some_sites(),
@@ -125,7 +124,7 @@ fn event() -> impl Strategy<Value = Event> {
     )
         .prop_map(
             |((site, intermediary, action), sites, callers, (match_value, priority, days))| {
-                Event::Save {
+                HistoryEvent::Save {
                     site,
                     intermediary,
                     action,
@@ -140,28 +139,32 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         10 => save,
         6 => (conversion(), any::<bool>()).prop_map(|(conversion, intermediary_pays)| {
-            Event::Measure { conversion, intermediary_pays }
+            HistoryEvent::Measure { conversion, intermediary_pays }
         }),
-        2 => shared().prop_map(Event::Attribute),
+        2 => shared().prop_map(HistoryEvent::Attribute),
         6 => (1..4_u64, shared()).prop_map(|(number, conversion)| {
-            Event::Share { number, conversion }
+            HistoryEvent::Share { number, conversion }
         }),
-        1 => (0..6_u8).prop_map(Event::ForgetSite),
+        1 => (0..6_u8).prop_map(HistoryEvent::ForgetSite),
         1 => (some_sites(), any::<bool>()).prop_map(|(sites, forget_visits)| {
-            Event::Clear { sites, forget_visits }
+            HistoryEvent::Clear { sites, forget_visits }
         }),
-        1 => any::<bool>().prop_map(Event::Enable),
-        1 => Just(Event::Maintain),
-        6 => Just(Event::Upkeep),
-        2 => Just(Event::Reopen),
+        1 => any::<bool>().prop_map(HistoryEvent::Enable),
+        1 => Just(HistoryEvent::Maintain),
+        6 => Just(HistoryEvent::Upkeep),
+        2 => Just(HistoryEvent::Reopen),
     ]
 }
 
-/// Makes an event happen, and tells what it gave.
-fn happen<S: Storage>(agent: &mut UserAgent<S, Sequence>, event: &Event, now: i64) -> String {
+/// Makes an event happen, and returns its result as text.
+fn happen<S: Storage>(
+    agent: &mut UserAgent<S, SequenceRandomness>,
+    event: &HistoryEvent,
+    now: i64,
+) -> String {
     let moment = Timestamp(now);
     match event {
-        Event::Save {
+        HistoryEvent::Save {
             site,
             intermediary,
             action,
@@ -186,16 +189,16 @@ fn happen<S: Storage>(agent: &mut UserAgent<S, Sequence>, event: &Event, now: i6
             };
             format!("{:?}", agent.save_impression(&call, &options))
         }
-        Event::Measure {
+        HistoryEvent::Measure {
             conversion,
             intermediary_pays,
         } => with_call(conversion, now, |mut call, options| {
             if *intermediary_pays {
-                call.querier = Querier::Intermediary;
+                call.querier = QuerierRole::Intermediary;
             }
             told(agent.measure_conversion(&call, &options))
         }),
-        Event::Attribute(conversion) => with_call(conversion, now, |call, options| {
+        HistoryEvent::Attribute(conversion) => with_call(conversion, now, |call, options| {
             let sharers = hosts(&[0, 1, 2, 3]);
             let options = ConversionOptions {
                 impression_sites: Vec::new(),
@@ -203,34 +206,40 @@ fn happen<S: Storage>(agent: &mut UserAgent<S, Sequence>, event: &Event, now: i6
             };
             let sharers: Vec<&str> = sharers.iter().map(String::as_str).collect();
             match agent.create_shared_conversion(&call, &options, &sharers) {
-                Ok(SharedAnswer { shared, decision }) => format!("{shared:?} {}", fates(&decision)),
+                Ok(SharedConversionAnswer { shared, decision }) => {
+                    format!("{shared:?} {}", fates(&decision))
+                }
                 Err(error) => format!("{error:?}"),
             }
         }),
-        Event::Share { number, conversion } => with_call(conversion, now, |call, options| {
-            told(agent.take_share(SharedConversion((*number).into()), &call, &options))
-        }),
-        Event::ForgetSite(site) => format!("{:?}", agent.clear_impressions_for_site(&host(*site))),
-        Event::Clear {
+        HistoryEvent::Share { number, conversion } => {
+            with_call(conversion, now, |call, options| {
+                told(agent.take_share(SharedConversion((*number).into()), &call, &options))
+            })
+        }
+        HistoryEvent::ForgetSite(site) => {
+            format!("{:?}", agent.clear_impressions_for_site(&host(*site)))
+        }
+        HistoryEvent::Clear {
             sites,
             forget_visits,
         } => {
             let cleared = agent.clear_browsing_history(&hosts(sites), *forget_visits, moment);
             format!("{cleared:?}")
         }
-        Event::Enable(enabled) => format!("{:?}", agent.set_enabled(*enabled)),
-        Event::Maintain => format!("{:?}", agent.maintain(moment)),
-        Event::Upkeep => {
-            // Invisible to whoever calls, and to the budgets.
+        HistoryEvent::Enable(enabled) => format!("{:?}", agent.set_enabled(*enabled)),
+        HistoryEvent::Maintain => format!("{:?}", agent.maintain(moment)),
+        HistoryEvent::Upkeep => {
+            // It shows neither in answers nor in budgets.
             agent.upkeep(moment).unwrap();
             String::new()
         }
-        Event::Reopen => String::new(),
+        HistoryEvent::Reopen => String::new(),
     }
 }
 
 fn with_call(
-    conversion: &Conversion,
+    conversion: &HistoryConversion,
     now: i64,
     then: impl FnOnce(Call<'_>, ConversionOptions) -> String,
 ) -> String {
@@ -253,7 +262,7 @@ fn with_call(
     then(call, options)
 }
 
-fn told<E: std::fmt::Debug>(answer: Result<Answer, E>) -> String {
+fn told<E: std::fmt::Debug>(answer: Result<ConversionAnswer, E>) -> String {
     match answer {
         Ok(answer) => {
             let fates = fates(&answer.decision);
@@ -263,29 +272,29 @@ fn told<E: std::fmt::Debug>(answer: Result<Answer, E>) -> String {
     }
 }
 
-/// What happened in each epoch. Numbers of sites may differ.
+/// The fate of each epoch. Site numbers are left out, because they may differ between stores.
 fn fates(decision: &Decision) -> String {
     let epochs = decision.epochs();
     let epochs: Vec<_> = epochs.map(|it| (it.epoch, it.matched, it.fate)).collect();
     format!("{epochs:?}")
 }
 
-fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
+fn agree(profile: Profile, limit: u32, history: &[(HistoryEvent, i64)]) {
     let folder = folder();
     let path = folder.file("store");
     let mut config = config(profile, limit);
-    // So little that both have to choose, and must choose alike.
+    // Such small limits force both stores to choose, and they must choose the same.
     config.read_limits = ReadLimits {
         relevant: 3,
         examined: 32,
     };
     config.max_shared_conversions = 2;
     let mut file = Some(open(&path, &config));
-    let mut memory = UserAgent::in_memory(config.clone(), Sequence::default());
+    let mut memory = UserAgent::in_memory(config.clone(), SequenceRandomness::default());
     let mut now = 1000 * DAY;
     for (event, hours) in history {
         now += hours * 3_600_000;
-        if matches!(event, Event::Reopen) {
+        if matches!(event, HistoryEvent::Reopen) {
             let agent = file.take().unwrap();
             let draws = memory.randomness_mut().clone();
             agent.into_storage().close().unwrap();
@@ -293,15 +302,15 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
             let store = SqliteStore::open(&path, &StoreOptions::default()).unwrap();
             let reopened = UserAgent::new(config.clone(), store, draws, Timestamp(now));
             file = Some(reopened.unwrap());
-            // Under a clock that steps back it matters when a round of upkeep begins.
+            // If the clock steps back, the result depends on when a round of upkeep begins.
             memory.start_upkeep();
         }
         let agent = file.as_mut().unwrap();
         let (got, expected) = (happen(agent, event, now), happen(&mut memory, event, now));
         assert_eq!(got, expected, "{event:?}");
-        let Ok(in_memory) = memory.budgets();
+        let Ok(in_memory) = memory.filter_balances();
         assert_eq!(
-            consumed(&agent.budgets().unwrap()),
+            consumed(&agent.filter_balances().unwrap()),
             consumed(&in_memory),
             "{event:?}"
         );
@@ -318,17 +327,17 @@ fn agree(profile: Profile, limit: u32, history: &[(Event, i64)]) {
     assert_eq!(checked.objects, objects.len() as u64);
 }
 
-fn histories() -> impl Strategy<Value = Vec<(Event, i64)>> {
-    // Clocks step back, too.
+fn histories() -> impl Strategy<Value = Vec<(HistoryEvent, i64)>> {
+    // Clocks also step back.
     let hours = prop_oneof![9 => 0..60_i64, 1 => -400..0_i64];
     prop::collection::vec((event(), hours), 1..60)
 }
 
-/// With a clock that is behind, a conversion is shared in an epoch that was pruned; it goes with the
-/// next pruning, in a file as in memory.
+/// If the clock is behind, a shared conversion can be created in an epoch that was pruned. The next
+/// pruning removes it, in a file and in memory.
 #[test]
 fn what_is_created_in_a_pruned_epoch_goes_too() {
-    let conversion = Conversion {
+    let conversion = HistoryConversion {
         site: 5,
         intermediary: None,
         action: 1,
@@ -338,16 +347,16 @@ fn what_is_created_in_a_pruned_epoch_goes_too() {
         impression_callers: Vec::new(),
         match_values: Vec::new(),
     };
-    let measure = Event::Measure {
+    let measure = HistoryEvent::Measure {
         conversion: conversion.clone(),
         intermediary_pays: false,
     };
     let week = 7 * 24;
     let history = [
         (measure, 10 * week),
-        (Event::Maintain, 30 * week),
-        (Event::Attribute(conversion), -31 * week),
-        (Event::Maintain, 31 * week),
+        (HistoryEvent::Maintain, 30 * week),
+        (HistoryEvent::Attribute(conversion), -31 * week),
+        (HistoryEvent::Maintain, 31 * week),
     ];
     agree(Profile::BigBird, 100, &history);
 }
@@ -355,17 +364,22 @@ fn what_is_created_in_a_pruned_epoch_goes_too() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
-    /// So many impressions in an epoch that no query can look at all of them.
+    /// An epoch has too many impressions for a query to examine them all.
     #[test]
     fn crowded_epochs(history in prop::collection::vec((crowding_event(), 0..1_i64), 300..400)) {
         agree(Profile::W3cDraft, 400, &history);
     }
 }
 
-/// Saves and conversions, nothing that empties an epoch.
-fn crowding_event() -> impl Strategy<Value = Event> {
-    let keeps = |event: &Event| matches!(event, Event::Save { .. } | Event::Measure { .. });
-    event().prop_filter("it keeps what is there", keeps)
+/// A save or a conversion, but nothing that removes impressions.
+fn crowding_event() -> impl Strategy<Value = HistoryEvent> {
+    let keeps = |event: &HistoryEvent| {
+        matches!(
+            event,
+            HistoryEvent::Save { .. } | HistoryEvent::Measure { .. }
+        )
+    };
+    event().prop_filter("the event must not remove impressions", keeps)
 }
 
 proptest! {

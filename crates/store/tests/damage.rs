@@ -1,4 +1,4 @@
-//! Damaged files: an error or the right answer, never a refund, never a panic, never a hang.
+//! Damaged files give an error or the right answer, never a refund, a panic or a hang.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -11,13 +11,14 @@ use bigbird::{Profile, Timestamp};
 use bigbird_store::{Damage, Problem, SqliteStore, StoreError, StoreOptions, backup, check, reset};
 use bigbird_user_agent::{AgentError, Config, UserAgent};
 use common::{
-    Agent, DAY, Folder, Sequence, by, by_hand, config, consumed, folder, live, measure, open,
+    DAY, Folder, SequenceRandomness, SqliteAgent, by, by_hand, config, consumed, folder, live,
+    measure, open,
 };
 use rusqlite::Connection;
 
 const PAGE: usize = 4096;
 
-/// A store with something of everything, closed, and how it is set up.
+/// A closed store with rows of every kind, and its configuration.
 fn sample(folder: &Folder) -> (PathBuf, Config) {
     let config = config(Profile::BigBird, 1000);
     let path = folder.file("store");
@@ -40,20 +41,20 @@ fn index_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn try_open(path: &Path, config: &Config) -> Result<Agent, StoreError> {
+fn try_open(path: &Path, config: &Config) -> Result<SqliteAgent, StoreError> {
     let store = SqliteStore::open(path, &StoreOptions::default())?;
     let now = Timestamp(i64::MIN);
-    UserAgent::new(config.clone(), store, Sequence::default(), now)
+    UserAgent::new(config.clone(), store, SequenceRandomness::default(), now)
 }
 
-/// What somebody sees who uses the store: reports, and budgets after each.
-type Seen = Vec<(Vec<u32>, Budgets)>;
+/// What a user of the store sees: each report, and the budgets after it.
+type UsedStore = Vec<(Vec<u32>, ConsumedBudgets)>;
 
-type Budgets = Vec<(i64, String, u64)>;
+type ConsumedBudgets = Vec<(i64, String, u64)>;
 
-fn use_it(path: &Path, config: &Config) -> Result<Seen, StoreError> {
+fn use_it(path: &Path, config: &Config) -> Result<UsedStore, StoreError> {
     let mut agent = try_open(path, config)?;
-    let mut seen = vec![(Vec::new(), consumed(&agent.budgets()?))];
+    let mut seen = vec![(Vec::new(), consumed(&agent.filter_balances()?))];
     for number in 0..4_u64 {
         let site = format!("shop-{number}.example");
         let at = 113 * DAY + i64::try_from(number).unwrap();
@@ -62,17 +63,17 @@ fn use_it(path: &Path, config: &Config) -> Result<Seen, StoreError> {
             Err(AgentError::Store(error)) => return Err(error),
             Err(AgentError::Api(error)) => panic!("{error}"),
         };
-        seen.push((report, consumed(&agent.budgets()?)));
+        seen.push((report, consumed(&agent.filter_balances()?)));
     }
     agent.clear_impressions_for_site("news-1.example")?;
     agent.maintain(Timestamp(114 * DAY))?;
-    seen.push((Vec::new(), consumed(&agent.budgets()?)));
+    seen.push((Vec::new(), consumed(&agent.filter_balances()?)));
     agent.into_storage().close()?;
     Ok(seen)
 }
 
-/// Uses damaged copies of a store. Each gives an error, or what the intact one gives; says how many
-/// gave an error.
+/// Uses damaged copies of a store. Each must give an error, or the same as the intact store.
+/// Returns the number of errors.
 fn damaged(copies: impl IntoIterator<Item = Vec<u8>>) -> usize {
     let folder = folder();
     let (path, config) = sample(&folder);
@@ -104,7 +105,7 @@ fn sample_size() -> usize {
     fs::metadata(path).unwrap().len().try_into().unwrap()
 }
 
-/// Changes to a file of that many bytes, one for each place, as what each byte is combined with.
+/// Changes to a file of `size` bytes, one for each place. A change is a mask for the whole file.
 fn flips(size: usize, places: impl Iterator<Item = (usize, u8)>) -> impl Iterator<Item = Vec<u8>> {
     places.map(move |(place, flip)| {
         let mut change = vec![0; size];
@@ -151,7 +152,7 @@ fn a_file_that_is_cut_off_is_an_error() {
             matches!(error.problem(), Problem::Damaged(_) | Problem::NotAStore),
             "{length}: {error}"
         );
-        // It is still there, and still what it was.
+        // The file was left as it was.
         assert_eq!(fs::read(&cut).unwrap(), &intact[..length]);
     }
 }
@@ -179,7 +180,7 @@ fn what_is_no_store_is_left_alone() {
         }
         assert_eq!(fs::read(&path).unwrap(), content);
     }
-    // A database of somebody else.
+    // A database of another program.
     fs::remove_file(&path).unwrap();
     let other = Connection::open(&path).unwrap();
     other
@@ -233,24 +234,27 @@ fn rows_that_were_altered_by_hand_are_noticed() {
         ),
         (
             "DELETE FROM filter WHERE kind = 1",
-            "rows of the ledger are missing",
+            "the ledger does not match its digest",
         ),
-        ("DELETE FROM filter", "rows of the ledger are missing"),
+        ("DELETE FROM filter", "the ledger does not match its digest"),
         (
             "UPDATE site SET name = 'other.example' WHERE name = 'shop-0.example'",
             "the name of site",
         ),
         (
             "DELETE FROM site WHERE name = 'shop-0.example'",
-            "rows of the ledger are missing",
+            "the ledger does not match its digest",
         ),
         (
             "UPDATE admission SET entries = x''",
-            "the sites of user actions",
+            "the row for the 64 user actions from",
         ),
-        ("DELETE FROM admission", "rows of the ledger are missing"),
+        (
+            "DELETE FROM admission",
+            "the ledger does not match its digest",
+        ),
         ("UPDATE closed SET until = until - 1", "the closing of site"),
-        ("DELETE FROM closed", "rows of the ledger are missing"),
+        ("DELETE FROM closed", "the ledger does not match its digest"),
         (
             "UPDATE object SET body = substr(body, 1, length(body) - 1)",
             "attribution object 1",
@@ -263,31 +267,30 @@ fn rows_that_were_altered_by_hand_are_noticed() {
             "UPDATE object SET handle = zeroblob(16)",
             "attribution object 1",
         ),
-        ("DELETE FROM object", "rows of the ledger are missing"),
+        ("DELETE FROM object", "the ledger does not match its digest"),
         (
             "INSERT INTO closed VALUES (77, 5, 5)",
             "the closing of site 77",
         ),
         (
             "UPDATE device SET next_user_action = 2",
-            "the row about the device",
+            "the row for the device",
         ),
         (
             "UPDATE device SET first_epoch = first_epoch + 1",
-            "the row about the device",
+            "the row for the device",
         ),
-        ("UPDATE device SET digest = 0", "the row about the device"),
+        ("UPDATE device SET digest = 0", "the row for the device"),
         (
             "UPDATE device SET timeline = replace(timeline, '1000000', '2000000')",
-            "the row about the device",
+            "the row for the device",
         ),
-        ("DELETE FROM device", "the row about the device"),
+        ("DELETE FROM device", "the row for the device"),
     ] {
         let problem = problem_after(change).unwrap_or_default();
         assert!(problem.contains(expected), "{change}: {problem}");
     }
-    // Without the row's own checksum, and without the digest, a program would take the first of
-    // these for the truth.
+    // A program that knows neither the row guards nor the digest would not notice a deleted filter.
     let folder = folder();
     let (path, _) = sample(&folder);
     let hand = by_hand(&path);
@@ -301,7 +304,7 @@ fn rows_that_were_altered_by_hand_are_noticed() {
     assert_eq!(spent, Ok(0));
 }
 
-/// Rows exchanged for those of an older copy: each is intact.
+/// Rows are exchanged for those of an older copy. Each of them is intact.
 #[test]
 fn rows_of_an_older_copy_are_noticed() {
     let folder = folder();
@@ -341,7 +344,8 @@ fn impressions_that_were_altered_are_noticed_when_they_are_read() {
             "{error}"
         );
     }
-    // What leads to impressions is no ledger: check finds what use does not.
+    // The lookup tables are not part of the ledger. `check` finds damage there that normal use does
+    // not.
     for change in [
         "DELETE FROM reach",
         "DELETE FROM site_size",
@@ -358,7 +362,21 @@ fn impressions_that_were_altered_are_noticed_when_they_are_read() {
     }
 }
 
-/// A program that does not know page checksums breaks them.
+/// An error is one line, also if it is about a statement that does not fit the schema.
+#[test]
+fn a_schema_that_is_not_ours_is_an_error_of_one_line() {
+    let folder = folder();
+    let (path, _) = sample(&folder);
+    let hand = by_hand(&path);
+    hand.execute_batch("ALTER TABLE device RENAME COLUMN timeline TO other")
+        .unwrap();
+    hand.close().unwrap();
+    let told = check(&path).unwrap_err().to_string();
+    assert!(told.contains("no such column: timeline"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+}
+
+/// A program that does not know the page checksums breaks them when it writes.
 #[test]
 fn a_store_that_another_program_wrote_is_noticed() {
     let folder = folder();
@@ -375,7 +393,8 @@ fn a_store_that_another_program_wrote_is_noticed() {
     );
 }
 
-/// Also if the page does not match its checksum, having been written by hand.
+/// It is refused even if another program wrote the version, so that the page does not match its
+/// checksum.
 #[test]
 fn a_newer_schema_is_refused() {
     for connect in [by_hand, |path: &Path| Connection::open(path).unwrap()] {
@@ -395,18 +414,18 @@ fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
     ] {
         assert_eq!(
             error.problem().to_string(),
-            "its schema is of version 99, this program knows up to 4"
+            "the schema version is 99, but this program supports versions up to 5"
         );
     }
 }
 
-/// Makes conversions that are charged, and gives the budgets before and after each.
-fn spend_more(agent: &mut Agent, conversions: u64) -> Vec<Budgets> {
+/// Makes conversions that are charged. Returns the budgets before the first and after each.
+fn spend_more(agent: &mut SqliteAgent, conversions: u64) -> Vec<ConsumedBudgets> {
     spend_more_from(agent, 0, conversions)
 }
 
-fn spend_more_from(agent: &mut Agent, first: u64, conversions: u64) -> Vec<Budgets> {
-    let mut history = vec![consumed(&agent.budgets().unwrap())];
+fn spend_more_from(agent: &mut SqliteAgent, first: u64, conversions: u64) -> Vec<ConsumedBudgets> {
+    let mut history = vec![consumed(&agent.filter_balances().unwrap())];
     for number in first..first + conversions {
         let options = bigbird_user_agent::ImpressionOptions::new(2);
         let at = 115 * DAY + i64::try_from(number).unwrap();
@@ -415,14 +434,14 @@ fn spend_more_from(agent: &mut Agent, first: u64, conversions: u64) -> Vec<Budge
         agent.save_impression(&seen, &options).unwrap();
         let bought = by("shop-0.example", 900 + number, at + 1000);
         let _ = measure(agent, &bought, 0.05).unwrap();
-        history.push(consumed(&agent.budgets().unwrap()));
+        history.push(consumed(&agent.filter_balances().unwrap()));
         assert_ne!(history.last(), history.get(history.len() - 2));
     }
     history
 }
 
-/// A store as it is while a process has it open: the file and its log, after so many conversions.
-fn in_use(folder: &Folder, conversions: u64) -> (PathBuf, Config, Vec<Budgets>) {
+/// A store as it is while a process has it open: the file and its log, after some conversions.
+fn in_use(folder: &Folder, conversions: u64) -> (PathBuf, Config, Vec<ConsumedBudgets>) {
     let (path, config) = sample(folder);
     let mut agent = open(&path, &config);
     let history = spend_more(&mut agent, conversions);
@@ -432,12 +451,12 @@ fn in_use(folder: &Folder, conversions: u64) -> (PathBuf, Config, Vec<Budgets>) 
     (image, config, history)
 }
 
-fn budgets(path: &Path, config: &Config) -> Result<Budgets, StoreError> {
+fn budgets(path: &Path, config: &Config) -> Result<ConsumedBudgets, StoreError> {
     let mut agent = try_open(path, config)?;
-    Ok(consumed(&agent.budgets()?))
+    Ok(consumed(&agent.filter_balances()?))
 }
 
-/// What `docs/store.md` says of damage to the write-ahead log.
+/// Damage to the write-ahead log is detected as `docs/store.md` says.
 #[test]
 fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
     const FRAME: usize = PAGE + 24;
@@ -448,7 +467,7 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
         fs::write(&image, &file).unwrap();
         fs::write(log_of(&image), log).unwrap();
     };
-    // The frames that end a transaction; the log holds several.
+    // The frames that end a transaction. The log holds several.
     let frames = (log.len() - 32) / FRAME;
     let ends: Vec<usize> = (0..frames)
         .filter(|frame| log[32 + frame * FRAME + 4..][..4] != [0; 4])
@@ -474,7 +493,7 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
                         "{error}"
                     );
                 }
-                // As after a power cut: the last conversion is lost, and only that.
+                // As after a power cut, the last conversion is lost, and nothing else.
                 Ok(found) => {
                     assert!(last.contains(&frame), "frame {frame} at {place}");
                     assert_eq!(found, history[history.len() - 2]);
@@ -482,7 +501,7 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
             }
         }
     }
-    // Of the header, every part: without it SQLite would pass over all of the log.
+    // Damage to any byte of the header is detected. SQLite would ignore the whole log.
     for place in 0..32 {
         let mut damaged = log.clone();
         damaged[place] ^= 1;
@@ -493,8 +512,8 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
             "{place}: {error}"
         );
     }
-    // What is left of a log, or none of it: also its first sector, which has the header and the
-    // beginning of the first frame.
+    // A log that is cut short, is all zeros, or lost its first sector, which holds the header and
+    // the beginning of the first frame.
     let mut overwritten = log.clone();
     overwritten[..512].fill(0);
     let zeros = vec![0; log.len()];
@@ -515,7 +534,7 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
             "{error}"
         );
     }
-    // A log that is gone is missed, unless the store was closed.
+    // A deleted log is detected, unless the store was closed.
     fs::write(&image, &file).unwrap();
     fs::remove_file(log_of(&image)).unwrap();
     let error = budgets(&image, &config).unwrap_err();
@@ -525,14 +544,14 @@ fn damage_to_the_log_is_noticed_up_to_the_last_transaction() {
             .ends_with("the write-ahead log is missing"),
         "{error}"
     );
-    // What cannot be noticed: a log that ends earlier.
+    // A log that ends earlier cannot be detected.
     let shorter = ends[ends.len() - 3] + 1;
     restore(&log[..32 + shorter * FRAME]);
     let found = budgets(&image, &config).unwrap();
     assert_eq!(found, history[history.len() - 2]);
 }
 
-/// Brings files back to an earlier moment, as a restore of those that are missing does.
+/// Puts an older log beside a store, as a restore of missing files does. The store is refused.
 fn restored_log(path: &Path, log: &[u8]) -> StoreError {
     fs::write(log_of(path), log).unwrap();
     let refused = check(path).unwrap_err();
@@ -540,13 +559,13 @@ fn restored_log(path: &Path, log: &[u8]) -> StoreError {
         matches!(refused.problem(), Problem::Damaged(Damage::Log(_))),
         "{refused}"
     );
-    // It is left as it was found.
+    // The log was left as it was.
     assert_eq!(fs::read(log_of(path)).unwrap(), log);
     refused
 }
 
-/// A log that was copied while the store was in use, beside the file as it was closed later, would
-/// take everything back that was spent in between.
+/// A log that was copied while the store was in use lies beside the file as it was closed later. It
+/// would refund everything that was spent in between.
 #[test]
 fn an_older_log_beside_a_newer_file_is_refused() {
     let folder = folder();
@@ -555,20 +574,21 @@ fn an_older_log_beside_a_newer_file_is_refused() {
     spend_more(&mut agent, 2);
     let old = fs::read(log_of(&path)).unwrap();
     spend_more_from(&mut agent, 300, 3);
-    let spent = consumed(&agent.budgets().unwrap());
+    let spent = consumed(&agent.filter_balances().unwrap());
     agent.into_storage().close().unwrap();
     assert!(!log_of(&path).exists());
-    // Closed, with and without more that was spent.
     let refused = restored_log(&path, &old);
     assert!(
-        refused.to_string().contains("move the log away"),
+        refused
+            .to_string()
+            .contains("moving the log away repairs the store"),
         "{refused}"
     );
-    // What it says to do is right.
+    // The advice in the message is right.
     fs::remove_file(log_of(&path)).unwrap();
     assert_eq!(budgets(&path, &config).unwrap(), spent);
 
-    // In use again, by a process that is killed at once, and by one that spends before.
+    // Used again by a process that is killed at once, and by one that spends more before.
     for conversions in [0, 2] {
         let mut agent = open(&path, &config);
         let first = by("shop-0.example", 5000, 115 * DAY + 5000);
@@ -577,18 +597,18 @@ fn an_older_log_beside_a_newer_file_is_refused() {
         let killed = folder.file(&format!("killed-{conversions}"));
         fs::copy(&path, &killed).unwrap();
         let newest = fs::read(log_of(&path)).unwrap();
-        let spent = consumed(&agent.budgets().unwrap());
+        let spent = consumed(&agent.filter_balances().unwrap());
         let refused = restored_log(&killed, &old);
         assert!(
             refused.to_string().ends_with("is older than the file"),
             "{refused}"
         );
-        // With its own log it is in order, and says what was spent.
+        // With its own log, the store is in order and holds what was spent.
         fs::write(log_of(&killed), &newest).unwrap();
         assert_eq!(budgets(&killed, &config).unwrap(), spent);
     }
 
-    // Also beside a copy, and beside the store that took its place.
+    // The old log is also refused beside a copy, and beside a store after a reset.
     let copy = folder.file("copy");
     backup(&path, &copy).unwrap();
     restored_log(&copy, &old);
@@ -596,7 +616,7 @@ fn an_older_log_beside_a_newer_file_is_refused() {
     restored_log(&copy, &old);
 }
 
-/// What a reset remembers of a store beside which an older log lies is what the file says.
+/// If an older log lies beside a store, a reset remembers the state of the file, not of the log.
 #[test]
 fn a_reset_is_not_taken_back_by_an_older_log() {
     let folder = folder();
@@ -608,10 +628,15 @@ fn a_reset_is_not_taken_back_by_an_older_log() {
     agent.into_storage().close().unwrap();
     restored_log(&path, &old);
     reset(&path, "a test", Timestamp(116 * DAY)).unwrap();
-    assert!(!bigbird_store::Contents::read(&path).unwrap().state.enabled);
+    assert!(
+        !bigbird_store::StoreSummary::read(&path)
+            .unwrap()
+            .state
+            .enabled
+    );
 }
 
-/// Two names of one file are two logs, and every budget twice.
+/// A file with two names would have two logs, and every budget could be spent twice.
 #[cfg(unix)]
 #[test]
 fn a_file_with_two_names_is_refused() {
@@ -632,8 +657,8 @@ fn a_file_with_two_names_is_refused() {
     budgets(&path, &config).unwrap();
 }
 
-/// Creations and resets use second names themselves. One that is killed in between does not make the
-/// store unusable, and leaves nothing that tells what the user has seen.
+/// Creations and resets use second names themselves. One that is killed in between does not make
+/// the store unusable. The files that it left, which reveal what the user has seen, are removed.
 #[test]
 fn what_killed_processes_left_is_removed() {
     let folder = folder();
@@ -647,14 +672,14 @@ fn what_killed_processes_left_is_removed() {
         files
     };
     let leave = || {
-        // A creation or a copy that was put in its place, and one that was not.
+        // From a creation or a copy that was put in its place, and from one that was not.
         fs::hard_link(&path, folder.file("store.new-1-0")).unwrap();
         for name in ["store.new-1-1", "store.new-1-1-wal", "store.new-1-1-shm"] {
             fs::write(folder.file(name), "history").unwrap();
         }
-        // A reset that had not put anything in the old store's place.
+        // From a reset that had not replaced the old store yet.
         fs::hard_link(&path, folder.file("store.replaced-1")).unwrap();
-        // Not ours, and not a leftover.
+        // A foreign file, and a store that a reset kept. Both must stay.
         fs::write(folder.file("store.new-idea"), "a diary").unwrap();
         fs::write(folder.file("store.replaced-2"), "an old store").unwrap();
     };
@@ -680,14 +705,14 @@ fn what_killed_processes_left_is_removed() {
             "store.replaced-2"
         ]
     );
-    // Where there is no store.
+    // Leftovers are also removed when the store itself is gone.
     fs::remove_file(&path).unwrap();
     fs::write(folder.file("store.new-1-1"), "history").unwrap();
     drop(open(&path, &config));
     assert_eq!(files(&folder).len(), 5);
 }
 
-/// Nobody removes what somebody is just making.
+/// A file that another process is building is not removed.
 #[cfg(unix)]
 #[test]
 fn what_is_being_made_is_not_a_leftover() {
@@ -704,7 +729,7 @@ fn what_is_being_made_is_not_a_leftover() {
     assert!(!making.exists());
 }
 
-/// A log without its store would be taken for that of a new one.
+/// SQLite would take a log without its store for the log of the new store.
 #[test]
 fn a_store_is_not_created_beside_an_old_log() {
     let folder = folder();
@@ -714,22 +739,22 @@ fn a_store_is_not_created_beside_an_old_log() {
     assert!(
         error
             .to_string()
-            .ends_with("the write-ahead log is there without the store"),
+            .ends_with("the write-ahead log exists, but the store does not"),
         "{error}"
     );
     assert!(!image.exists());
 }
 
-/// Sets when a file was last written.
+/// Sets the time at which a file was last modified.
 fn touch(path: &Path, at: i64) {
     let file = fs::File::options().append(true).open(path).unwrap();
     let since = Duration::from_millis(u64::try_from(at).unwrap());
     file.set_modified(UNIX_EPOCH + since).unwrap();
 }
 
-/// The last moment, of one in each period for a while, at which an ad and a purchase give an empty
-/// report.
-fn closed_until(agent: &mut Agent, from: i64, period: i64, periods: i64) -> i64 {
+/// The last moment at which an ad and a purchase give an empty report. One moment is tried in each
+/// of `periods` periods.
+fn closed_until(agent: &mut SqliteAgent, from: i64, period: i64, periods: i64) -> i64 {
     let options = bigbird_user_agent::ImpressionOptions::new(1);
     let mut last_null = from;
     for number in 0..periods {
@@ -747,7 +772,7 @@ fn closed_until(agent: &mut Agent, from: i64, period: i64, periods: i64) -> i64 
     last_null
 }
 
-/// A store that was reset gives nothing back: its epochs go on, after the current one.
+/// A reset refunds nothing: the epochs continue, and measuring starts after the current one.
 #[test]
 fn a_reset_brings_no_budget_back() {
     const HOUR: i64 = DAY / 24;
@@ -766,9 +791,9 @@ fn a_reset_brings_no_budget_back() {
     assert_eq!(done.closed_until, Timestamp(now));
 }
 
-/// A store that cannot be read does not tell how long its epoch was, nor how late it was used, nor
-/// whether the user wanted it to work. The clock of the reset may be behind, and the next program may
-/// have shorter epochs.
+/// A store that cannot be read does not say how long its epoch was, how late it was used, or
+/// whether the user had disabled the API. The clock of the reset may be behind, and the next
+/// program may have shorter epochs.
 #[test]
 fn a_reset_assumes_the_worst_of_what_cannot_be_read() {
     const UNREADABLE: fn(&Path) = |path| fs::write(path, vec![7; 3 * PAGE]).unwrap();
@@ -777,7 +802,7 @@ fn a_reset_assumes_the_worst_of_what_cannot_be_read() {
         content[50] ^= 1;
         fs::write(path, content).unwrap();
     };
-    // What the file alone tells may be older than what was spent, and so may the rules.
+    // The file alone may be older than what was spent, and so may its rules.
     const LOG_LOST: fn(&Path) = |path| fs::remove_file(log_of(path)).unwrap();
     let late = 130 * DAY;
     for (damage, killed) in [(UNREADABLE, false), (HEADER, false), (LOG_LOST, true)] {
@@ -810,7 +835,7 @@ fn a_reset_assumes_the_worst_of_what_cannot_be_read() {
                 let copy = folder.file(&format!("copy-{epoch_days}"));
                 backup(&path, &copy).unwrap();
                 let mut agent = try_open(&copy, &config).unwrap();
-                // Disabled, until the user enables it.
+                // The API is disabled until the user enables it.
                 let after = late + 500 * DAY;
                 assert_eq!(closed_until(&mut agent, after, DAY, 2), after + DAY);
                 drop(agent);
@@ -820,7 +845,7 @@ fn a_reset_assumes_the_worst_of_what_cannot_be_read() {
                 agent.set_enabled(true).unwrap();
                 let last_null = closed_until(&mut agent, now, DAY, (late - now) / DAY + 440);
                 let closed = (last_null - late) / DAY;
-                // The epoch of that moment is closed as a whole.
+                // The epoch at the end of the 400 days is closed as a whole.
                 let longest = 400 + i64::from(epoch_days.max(7));
                 assert!((400..=longest).contains(&closed), "{closed} days");
                 assert_eq!(done.closed_until, Timestamp(late + 400 * DAY));
@@ -829,7 +854,7 @@ fn a_reset_assumes_the_worst_of_what_cannot_be_read() {
     }
 }
 
-/// A reset by root, as a service may do it, leaves a store that its owner can use.
+/// A reset by root, for example by a service, leaves a store that its owner can use.
 #[cfg(unix)]
 #[test]
 fn a_reset_keeps_the_owner_and_the_permissions() {
@@ -849,7 +874,7 @@ fn a_reset_keeps_the_owner_and_the_permissions() {
     assert_eq!(of(&path), before);
 }
 
-/// Who has the old store open when it is replaced does not go on with it.
+/// A process that has the old store open when it is replaced cannot continue with it.
 #[test]
 fn a_reset_is_noticed_by_who_has_the_store_open() {
     let folder = folder();
@@ -880,14 +905,14 @@ fn a_copy_is_a_store() {
     );
     let error = backup(&path, &copy).unwrap_err();
     assert!(matches!(error.problem(), Problem::Exists), "{error}");
-    // Also of a store that is in use, without disturbing it.
+    // A store that is in use can be copied too.
     let (image, config, history) = in_use(&folder, 2);
     let copy = folder.file("another");
     backup(&image, &copy).unwrap();
     assert_eq!(Some(&budgets(&copy, &config).unwrap()), history.last());
 }
 
-/// Whoever looks into a store that is read-only leaves nothing that its owner cannot write later.
+/// Checking a read-only store leaves no file that its owner cannot write later.
 #[cfg(unix)]
 #[test]
 fn a_look_at_a_read_only_store_leaves_no_index() {
@@ -903,38 +928,38 @@ fn a_look_at_a_read_only_store_leaves_no_index() {
     assert_eq!(Some(&budgets(&image, &config).unwrap()), history.last());
 }
 
-/// What the system says is told as it is, and not as a matter of permission.
+/// An error of the system is reported as such, and not as a missing permission.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_error_of_the_system_is_told_as_it_is() {
     let folder = folder();
     let (image, config, history) = in_use(&folder, 1);
-    // What SQLite cannot open here is a folder.
+    // SQLite cannot open its index where a folder is.
     fs::create_dir(index_of(&image)).unwrap();
     let error = budgets(&image, &config).unwrap_err();
     let told = error.problem().to_string();
     assert!(
-        told.starts_with("opening its log and the index of the log"),
+        told.starts_with("opening the log and its index (-wal, -shm) for writing failed"),
         "{told}"
     );
     fs::remove_dir(index_of(&image)).unwrap();
     assert_eq!(Some(&budgets(&image, &config).unwrap()), history.last());
 }
 
-/// Something that goes wrong while a store is opened after a crash does not cost it its log.
+/// An error while a store is opened after a crash does not delete its log.
 #[test]
 fn an_error_while_opening_loses_nothing() {
     let folder = folder();
     let (image, config, history) = in_use(&folder, 3);
     let index = index_of(&image);
-    // SQLite cannot make its index where a folder is.
+    // SQLite cannot create its index where a folder is.
     fs::create_dir(&index).unwrap();
     assert!(budgets(&image, &config).is_err());
     fs::remove_dir(&index).unwrap();
     assert_eq!(Some(&budgets(&image, &config).unwrap()), history.last());
 }
 
-/// The text that stands in the place of a store that is being reset.
+/// The text at the path of a store that is being reset.
 fn placeholder(kept: &Path) -> String {
     format!(
         "This Big Bird store is being reset. If this file stays, the reset was interrupted: run \
@@ -943,7 +968,7 @@ fn placeholder(kept: &Path) -> String {
     )
 }
 
-/// A reset that was interrupted left a text in the place of the store: another goes on with it.
+/// A reset that was interrupted left a text at the path of the store. Another reset continues it.
 #[test]
 fn an_interrupted_reset_is_taken_up() {
     let folder = folder();
@@ -952,18 +977,23 @@ fn an_interrupted_reset_is_taken_up() {
     agent.set_enabled(false).unwrap();
     drop(agent);
     let kept = reset(&path, "first", Timestamp(113 * DAY)).unwrap().kept;
-    // As it was before the new store was put in its place.
+    // The state before the new store was put in its place.
     fs::write(&path, placeholder(&kept)).unwrap();
     let error = check(&path).unwrap_err();
     assert!(matches!(error.problem(), Problem::NotAStore), "{error}");
     let done = reset(&path, "second", Timestamp(113 * DAY)).unwrap();
     assert_eq!((done.kept, done.remembered), (kept, true));
-    // The user had disabled it, and still has.
-    assert!(!bigbird_store::Contents::read(&path).unwrap().state.enabled);
+    // The user had disabled the API, and it is still disabled.
+    assert!(
+        !bigbird_store::StoreSummary::read(&path)
+            .unwrap()
+            .state
+            .enabled
+    );
 }
 
-/// Also one that was interrupted before the log had followed the old store, without which the old store
-/// does not tell everything.
+/// A reset that was interrupted before it moved the log is continued too. Without its log, the old
+/// store is not complete.
 #[test]
 fn an_interrupted_reset_finds_the_log_of_the_old_store() {
     let folder = folder();
@@ -977,7 +1007,7 @@ fn an_interrupted_reset_finds_the_log_of_the_old_store() {
     assert!(log_of(&kept).exists() && !log_of(&image).exists());
 }
 
-/// What is half done cannot be finished, whoever passes over an error.
+/// A half-done transaction cannot be committed, even by a caller that ignores an error.
 #[test]
 fn a_transaction_that_failed_cannot_be_finished() {
     use bigbird::{Capacity, Filter, LedgerView as _};
@@ -985,7 +1015,7 @@ fn a_transaction_that_failed_cannot_be_finished() {
     let folder = folder();
     let (path, config) = sample(&folder);
     let mut agent = open(&path, &config);
-    // Behind its back, while it is open.
+    // Changed by another program while the store is open.
     by_hand(&path)
         .execute("UPDATE filter SET consumed = 1 WHERE kind = 1", [])
         .unwrap();
@@ -993,14 +1023,14 @@ fn a_transaction_that_failed_cannot_be_finished() {
     let timeline = tx.state().unwrap().timeline;
     let epoch = timeline.epoch(Timestamp(110 * DAY)).unwrap();
     let asked = bigbird::MicroEpsilon::new(1);
-    let unread = bigbird::Check::new(epoch, Filter::Global, Capacity::Finite(asked), asked);
+    let unread = bigbird::Check::new(epoch, Filter::GlobalBudget, Capacity::Finite(asked), asked);
     assert!(tx.consumed(epoch, &mut [unread]).is_err());
     tx.apply(&ChangeSet::default()).unwrap();
     let error = tx.commit().unwrap_err();
     assert!(matches!(error.problem(), Problem::HalfDone), "{error}");
 }
 
-/// A store of an earlier version that cannot be opened any more still tells what a reset must know.
+/// A reset can read what it must know from a store of an earlier version.
 #[test]
 fn a_reset_remembers_stores_of_earlier_versions() {
     for name in ["v1", "v2"] {
@@ -1010,7 +1040,7 @@ fn a_reset_remembers_stores_of_earlier_versions() {
         fs::copy(fixtures.join(format!("{name}.store")), &path).unwrap();
         let done = reset(&path, "old", Timestamp(116 * DAY)).unwrap();
         assert!(done.remembered, "{name}");
-        let state = bigbird_store::Contents::read(&path).unwrap().state;
+        let state = bigbird_store::StoreSummary::read(&path).unwrap().state;
         assert!(state.next_user_action > 1, "{name}");
         let epoch = state.timeline.epoch(Timestamp(116 * DAY)).unwrap();
         assert_eq!(state.first_epoch.0, epoch.0 + 1, "{name}");

@@ -1,4 +1,4 @@
-//! What the traits of a ledger and a store ask for, on a file.
+//! The store in a file keeps the promises of the traits for ledgers and stores.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -6,15 +6,15 @@ mod common;
 use std::fs;
 
 use bigbird::{
-    Admit, Charge, Check, EpochIndex, Filter, FilterKind, LedgerView as _, MicroEpsilon,
+    Charge, Check, EpochIndex, Filter, FilterKind, LedgerView as _, MicroEpsilon, NewAdmission,
     Policies as _, Profile, SiteId, Timestamp, UserAction,
 };
 use bigbird_store::{Problem, SqliteStore, SqliteTransaction, StoreOptions, check};
 use bigbird_user_agent::{
-    ChangeSet, ConversionOptions, Forgotten, ImpressionOptions, Localhost, Row, Rows,
-    SharedConversion, Site, State, Storage as _, Timeline, Transaction as _, View as _,
+    ChangeSet, ConversionOptions, DeviceState, ForgottenEpochs, ImpressionOptions, Localhost,
+    RowSet, SharedConversion, Site, Storage as _, Timeline, Transaction as _, View as _, ViewRow,
 };
-use common::{Agent, DAY, Folder, SERVICE, by, config, folder, live, open, released};
+use common::{DAY, Folder, SERVICE, SqliteAgent, by, config, folder, live, open, released};
 
 const E: EpochIndex = EpochIndex(3);
 
@@ -42,8 +42,8 @@ fn check_of(epoch: EpochIndex, filter: Filter, micro: u64) -> Check {
     Check::new(epoch, filter, capacity, MicroEpsilon::new(micro))
 }
 
-fn before(epoch: EpochIndex) -> Forgotten {
-    Forgotten {
+fn before(epoch: EpochIndex) -> ForgottenEpochs {
+    ForgottenEpochs {
         pruned: epoch,
         unreachable: epoch,
         most: u32::MAX,
@@ -58,8 +58,8 @@ fn consumed(tx: &SqliteTransaction<'_>, epoch: EpochIndex, filter: Filter) -> u6
 
 fn filters(tx: &SqliteTransaction<'_>) -> Vec<(EpochIndex, Filter)> {
     let mut filters = Vec::new();
-    tx.visit(Rows::Filters, &mut |row| {
-        if let Row::Filter(epoch, filter, _) = row {
+    tx.visit(RowSet::Filters, &mut |row| {
+        if let ViewRow::Filter(epoch, filter, _) = row {
             filters.push((epoch, filter));
         }
     })
@@ -68,11 +68,11 @@ fn filters(tx: &SqliteTransaction<'_>) -> Vec<(EpochIndex, Filter)> {
 }
 
 /// A state in which epochs have begun, so that they have rules.
-fn begun() -> State {
+fn begun() -> DeviceState {
     let rules = config(Profile::BigBird, 100).rules();
-    State {
+    DeviceState {
         timeline: Timeline::starting(Timestamp(0), rules),
-        ..State::default()
+        ..DeviceState::default()
     }
 }
 
@@ -83,11 +83,14 @@ fn charges_add_up_and_the_atomic_check_sees_them() {
     let mut tx = store.begin().unwrap();
     let shop = SiteId(0);
     let name = Site::parse("shop.example", Localhost::Refused).unwrap();
-    let (querier, quota) = (Filter::Querier(shop), Filter::ConversionSite(shop));
+    let (querier, quota) = (
+        Filter::QuerierBudget(shop),
+        Filter::ConversionSiteQuota(shop),
+    );
     // Several charges to one filter add up.
     let paid = [
         charge(E, querier, 300_000),
-        charge(E, Filter::Global, 300_000),
+        charge(E, Filter::GlobalBudget, 300_000),
         charge(E, querier, 600_000),
     ];
     tx.apply(&ChangeSet {
@@ -97,23 +100,26 @@ fn charges_add_up_and_the_atomic_check_sees_them() {
     })
     .unwrap();
     assert_eq!(consumed(&tx, E, querier), 900_000);
-    // One that cannot pay: nobody does.
+    // If one filter cannot pay, none of them pays.
     let mut checks = [
         check_of(E, querier, 100_001),
-        check_of(E, Filter::Global, 100_000),
+        check_of(E, Filter::GlobalBudget, 100_000),
         check_of(E, quota, 100_000),
     ];
-    let short = bigbird::first_short(&tx, E, &mut checks).unwrap();
-    assert_eq!(short, Some(FilterKind::Querier));
+    let short = bigbird::first_shortfall(&tx, E, &mut checks).unwrap();
+    assert_eq!(short, Some(FilterKind::QuerierBudget));
     let short: Vec<u64> = checks.iter().map(|check| check.short_by().get()).collect();
     assert_eq!(short, [1, 0, 0]);
     assert_eq!(
-        [consumed(&tx, E, Filter::Global), consumed(&tx, E, quota)],
+        [
+            consumed(&tx, E, Filter::GlobalBudget),
+            consumed(&tx, E, quota)
+        ],
         [300_000, 0]
     );
     tx.commit().unwrap();
     let tx = store.begin().unwrap();
-    assert_eq!(filters(&tx), [(E, querier), (E, Filter::Global)]);
+    assert_eq!(filters(&tx), [(E, querier), (E, Filter::GlobalBudget)]);
     drop(tx);
     store.close().unwrap();
     check(folder.file("store")).unwrap();
@@ -127,13 +133,13 @@ fn a_transaction_that_is_dropped_never_happened() {
     let gone = Site::from_stored("gone.example");
     tx.apply(&ChangeSet {
         named: vec![(SiteId(0), gone.clone())],
-        ..charges(&[charge(E, Filter::Global, 7)])
+        ..charges(&[charge(E, Filter::GlobalBudget, 7)])
     })
     .unwrap();
-    assert_eq!(consumed(&tx, E, Filter::Global), 7);
+    assert_eq!(consumed(&tx, E, Filter::GlobalBudget), 7);
     drop(tx);
     let tx = store.begin().unwrap();
-    assert_eq!(consumed(&tx, E, Filter::Global), 0);
+    assert_eq!(consumed(&tx, E, Filter::GlobalBudget), 0);
     assert_eq!(tx.site_id(&gone).unwrap(), None);
 }
 
@@ -143,7 +149,7 @@ fn what_was_pruned_pays_nothing_and_admits_nobody() {
     let mut store = store(&folder);
     let mut tx = store.begin().unwrap();
     let site = SiteId(0);
-    let admit = Admit {
+    let admit = NewAdmission {
         user_action: UserAction(5),
         epoch: E,
         site,
@@ -152,15 +158,15 @@ fn what_was_pruned_pays_nothing_and_admits_nobody() {
         state: Some(begun()),
         named: vec![(site, Site::from_stored("shop.example"))],
         closed: vec![(site, E)],
-        ..charges(&[charge(E, Filter::Global, 1)])
+        ..charges(&[charge(E, Filter::GlobalBudget, 1)])
     };
     changes.ledger.admissions = vec![admit];
     tx.apply(&changes).unwrap();
     let admitted = tx.admitted(UserAction(5), E, site).unwrap();
-    assert!(admitted.already && admitted.sites == 1);
+    assert!(admitted.admitted && admitted.sites == 1);
     let first_epoch = EpochIndex(4);
     tx.apply(&ChangeSet {
-        state: Some(State {
+        state: Some(DeviceState {
             first_epoch,
             ..begun()
         }),
@@ -172,7 +178,7 @@ fn what_was_pruned_pays_nothing_and_admits_nobody() {
     let tx = store.begin().unwrap();
     let state = tx.state().unwrap();
     assert_eq!(state.first_epoch, first_epoch);
-    // Without rules, nothing pays and nobody is admitted.
+    // An epoch without rules pays nothing and admits no site.
     assert!(state.policy(E).is_none() && state.policy(first_epoch).is_some());
     assert_eq!(tx.admitted(UserAction(5), E, site).unwrap().sites, 0);
     assert_eq!(tx.closed_until(site).unwrap(), None);
@@ -202,8 +208,8 @@ fn a_site_stays_closed_until_the_later_epoch() {
     check(&path).unwrap();
 }
 
-/// There is a limit of objects, and an object ends with the epoch of its creation, whatever was paid
-/// for it.
+/// The number of objects is limited. An object ends with the epoch of its creation, whatever was
+/// paid for it.
 #[test]
 fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     let folder = folder();
@@ -212,7 +218,7 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     config.max_shared_conversions = 5;
     let mut agent = open(&path, &config);
     live(&mut agent);
-    let object = |agent: &mut Agent, number: u128| {
+    let object = |agent: &mut SqliteAgent, number: u128| {
         let tx = agent.storage_mut().begin().unwrap();
         tx.object(SharedConversion(number)).unwrap()
     };
@@ -227,7 +233,7 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
         let created = agent.create_shared_conversion(&call, &conversion, &["ads.example"]);
         let _ = created.unwrap();
     }
-    let kept = |agent: &mut Agent| {
+    let kept = |agent: &mut SqliteAgent| {
         let kept = (1..20).filter(|number| object(agent, *number).is_some());
         kept.collect::<Vec<_>>()
     };
@@ -235,9 +241,9 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     assert_eq!(check(&path).unwrap().objects, 5);
     let last = object(&mut agent, 19).unwrap();
     let created = last.object.created();
-    let prune = |agent: &mut Agent, epoch: EpochIndex| {
+    let prune = |agent: &mut SqliteAgent, epoch: EpochIndex| {
         let mut tx = agent.storage_mut().begin().unwrap();
-        let state = State {
+        let state = DeviceState {
             first_epoch: epoch,
             ..tx.state().unwrap()
         };
@@ -253,7 +259,7 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     assert_eq!(kept(&mut agent).len(), 5);
     prune(&mut agent, EpochIndex(created.0 + 1));
     assert_eq!(check(&path).unwrap().objects, 0);
-    // To whoever comes for a share, it is as if nothing had been attributed.
+    // A share that is taken later is as if nothing had been attributed.
     let call = bigbird_user_agent::Call {
         intermediary: Some("ads.example"),
         ..by("shop-1.example", 201, 112 * DAY)
@@ -265,7 +271,7 @@ fn objects_are_limited_and_end_with_the_epoch_of_their_creation() {
     assert_eq!(released(answer), [0; 5]);
 }
 
-/// What the user forgets is in none of the files any more, and they become small again.
+/// Cleared history is in none of the files afterwards, and the files become small again.
 #[test]
 fn what_is_forgotten_is_gone_from_the_disk() {
     let folder = folder();
@@ -305,7 +311,7 @@ fn what_is_forgotten_is_gone_from_the_disk() {
     check(&path).unwrap();
 }
 
-/// Two at once: the second waits, and says for how long it did if it was in vain.
+/// Of two processes, the second waits. If it gives up, the error says how long it waited.
 #[test]
 fn a_locked_store_is_waited_for() {
     let folder = folder();
@@ -326,7 +332,7 @@ fn a_locked_store_is_waited_for() {
     second.begin().unwrap();
 }
 
-/// A store that several processes create at once is created once.
+/// Several processes that create a store at the same time create it once.
 #[test]
 fn a_store_is_created_once() {
     let folder = folder();
@@ -341,7 +347,7 @@ fn a_store_is_created_once() {
     });
     let mut agent = open(&path, &config(Profile::BigBird, 100));
     let tx = agent.storage_mut().begin().unwrap();
-    // Each took numbers of its own for its user actions.
+    // Each process reserved numbers of its own for user actions.
     assert_eq!(tx.state().unwrap().next_user_action, 1 + 8 * 1024);
     drop(tx);
     drop(agent);
@@ -349,8 +355,8 @@ fn a_store_is_created_once() {
     assert_eq!(left.len(), 1, "{left:?}");
 }
 
-/// It tells what the user has seen: nobody else may read it. And who only looks leaves nothing
-/// behind.
+/// A store reveals what the user has seen, so only its owner may read it. Reading it leaves no
+/// trace.
 #[cfg(unix)]
 #[test]
 fn a_store_is_its_owners_and_looking_leaves_no_trace() {
@@ -366,22 +372,26 @@ fn a_store_is_its_owners_and_looking_leaves_no_trace() {
     drop(agent);
     let before = fs::read(&path).unwrap();
     check(&path).unwrap();
-    bigbird_store::Contents::read(&path).unwrap();
+    bigbird_store::StoreSummary::read(&path).unwrap();
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 
-/// Rows that are longer than a page, when they are read again from the file.
+/// Rows that are longer than a page are read back as they were written.
 #[test]
 fn long_rows_come_back() {
     let folder = folder();
     let path = folder.file("store");
     let mut config = config(Profile::BigBird, 1000);
     let policy = config.policy.to_builder().domain_cap(200);
-    config.policy = policy.querier(1000.0).global(1000.0).build().unwrap();
+    config.policy = policy
+        .querier_budget(1000.0)
+        .global_budget(1000.0)
+        .build()
+        .unwrap();
     let mut agent = open(&path, &config);
     let at = 100 * DAY;
-    // One user action on two hundred sites, seen by everybody.
+    // One user action on two hundred sites, whose impressions everyone may measure.
     let sites: Vec<String> = (0..200).map(|n| format!("news-{n}.example")).collect();
     let options = ImpressionOptions::new(1);
     let calls = sites.iter().map(|site| (by(site, 1, at), &options));
@@ -392,7 +402,7 @@ fn long_rows_come_back() {
             .iter()
             .all(Result::is_ok)
     );
-    // A conversion that many share, each of its own site.
+    // A shared conversion of which 60 participants each take the share of their own site.
     let conversion = ConversionOptions {
         epsilon: 0.01,
         ..ConversionOptions::new(SERVICE, 5)
@@ -422,12 +432,12 @@ fn long_rows_come_back() {
     drop(tx);
     let call = by("shop.example", 1, at + 2);
     let answer = agent.measure_conversion(&call, &conversion).unwrap();
-    // The action has been on two hundred sites already.
+    // The action involves two hundred sites already, the domain cap.
     assert!(answer.decision.first_cause().is_some());
 }
 
-/// Some write and close, some write and erase, one looks, all at once: the store is in order
-/// whenever it is looked at, and in the end all of it is in the file.
+/// Some threads write and close, one writes and erases, and one checks, all at the same time. The
+/// store passes every check, and in the end everything is in the file.
 #[test]
 fn many_at_once_never_make_a_store_look_damaged() {
     let folder = folder();
@@ -467,14 +477,14 @@ fn many_at_once_never_make_a_store_look_damaged() {
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
 }
 
-/// The mark that there is a log reaches the file also if somebody is in the way at first.
+/// The mark that there is a log reaches the file even if a reader delays it at first.
 #[test]
 fn a_log_is_missed_whoever_was_in_the_way() {
     let folder = folder();
     let path = folder.file("store");
     let config = config(Profile::BigBird, 1000);
     drop(open(&path, &config));
-    // Somebody reads the store as it was.
+    // A reader holds on to the store as it was.
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
     let reader = rusqlite::Connection::open_with_flags_and_vfs(&path, flags, c"bigbird").unwrap();
     reader.execute_batch("BEGIN; SELECT * FROM device").unwrap();
@@ -486,7 +496,7 @@ fn a_log_is_missed_whoever_was_in_the_way() {
             agent
                 .save_impression(&by("news.example", 1, 100 * DAY), &options)
                 .unwrap();
-            // As if it were killed: nothing is closed.
+            // The state that a kill would leave: nothing is closed.
             let copy = path.with_file_name("copy");
             fs::copy(&path, &copy).unwrap();
             copy

@@ -1,4 +1,4 @@
-//! A store of an earlier version opens with nothing refunded, and goes on.
+//! A store of an earlier version opens, refunds nothing, and continues.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -7,14 +7,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bigbird::{Policy, Profile, Timestamp};
-use bigbird_store::{Contents, SqliteStore, StoreOptions, check};
+use bigbird_store::{Damage, Problem, SqliteStore, StoreOptions, StoreSummary, check};
 use bigbird_user_agent::{
     Action, Call, Config, ConversionOptions, SharedConversion, Storage as _, UserAgent, View as _,
 };
-use common::{Agent, DAY, Folder, SERVICE, Sequence, by, consumed, folder};
+use common::{DAY, Folder, SERVICE, SequenceRandomness, SqliteAgent, by, consumed, folder};
 
-/// Every version before this one, closed and killed.
-const OLD: [&str; 6] = ["v1", "v1-killed", "v2", "v2-killed", "v3", "v3-killed"];
+/// Every version before the present one: a store that was closed, and one whose process was killed.
+const OLD: [&str; 8] = [
+    "v1",
+    "v1-killed",
+    "v2",
+    "v2-killed",
+    "v3",
+    "v3-killed",
+    "v4",
+    "v4-killed",
+];
 
 fn fixture(name: &str) -> PathBuf {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -32,12 +41,12 @@ fn copy(folder: &Folder, name: &str) -> PathBuf {
     path
 }
 
-fn open(path: &Path) -> Agent {
+fn open(path: &Path) -> SqliteAgent {
     let policy = Policy::builder()
-        .querier(1.0)
-        .global(3.0)
-        .impression_site(1.5)
-        .conversion_site(1.2);
+        .querier_budget(1.0)
+        .global_budget(3.0)
+        .impression_site_quota(1.5)
+        .conversion_site_quota(1.2);
     let config = Config {
         policy: policy.build().unwrap(),
         ..Config::new(Profile::BigBird)
@@ -45,10 +54,16 @@ fn open(path: &Path) -> Agent {
             .for_testing()
     };
     let store = SqliteStore::open(path, &StoreOptions::default()).unwrap();
-    UserAgent::new(config, store, Sequence::default(), Timestamp(116 * DAY)).unwrap()
+    UserAgent::new(
+        config,
+        store,
+        SequenceRandomness::default(),
+        Timestamp(116 * DAY),
+    )
+    .unwrap()
 }
 
-/// What every filter had consumed.
+/// The recorded amount that every filter had consumed.
 fn before(name: &str) -> Vec<(i64, String, u64)> {
     let version = name.split('-').next().unwrap();
     let text = fs::read_to_string(fixture(&format!("{version}.budgets"))).unwrap();
@@ -87,14 +102,22 @@ fn nothing_is_refunded() {
         let folder = folder();
         let path = copy(&folder, name);
         let mut agent = open(&path);
-        assert_eq!(consumed(&agent.budgets().unwrap()), before(name), "{name}");
-        // What could not be paid for still cannot be.
+        assert_eq!(
+            consumed(&agent.filter_balances().unwrap()),
+            before(name),
+            "{name}"
+        );
+        // A conversion that could not be paid before still cannot be paid.
         for site in ["shop-1.example", "shop-2.example", "shop-3.example"] {
             let call = by(site, 500, 115 * DAY + 20_000);
             let answer = agent.measure_conversion(&call, &conversion(0.4, &[]));
             assert!(!answer.unwrap().decision.any_passed(), "{name}: {site}");
         }
-        assert_eq!(consumed(&agent.budgets().unwrap()), before(name), "{name}");
+        assert_eq!(
+            consumed(&agent.filter_balances().unwrap()),
+            before(name),
+            "{name}"
+        );
         drop(agent);
         let checked = check(&path).unwrap();
         let objects = if name.starts_with("v1") { 0 } else { 2 };
@@ -103,14 +126,39 @@ fn nothing_is_refunded() {
             (60, objects),
             "{name}"
         );
-        let contents = Contents::read(&path).unwrap();
+        let contents = StoreSummary::read(&path).unwrap();
         assert_eq!(contents.closed.len(), 1, "{name}");
         assert!(contents.state.next_user_action > 1, "{name}");
     }
 }
 
-/// Takes the share of `more-ads.example`, and says whether it was paid for.
-fn take(agent: &mut Agent, number: u128, site: &str) -> bool {
+/// An old store that was not closed and has lost its log is refused, and refused again when it is
+/// opened again. A migration must not begin a log that would pass for the lost one.
+#[test]
+fn an_old_store_that_has_lost_its_log_is_refused() {
+    for name in OLD.into_iter().filter(|name| name.ends_with("-killed")) {
+        for log in [None, Some(&b"not a log"[..])] {
+            let folder = folder();
+            let path = copy(&folder, name);
+            let log_path = folder.file(&format!("{name}-wal"));
+            match log {
+                None => fs::remove_file(&log_path).unwrap(),
+                Some(bytes) => fs::write(&log_path, bytes).unwrap(),
+            }
+            for _ in 0..2 {
+                let opened = SqliteStore::open(&path, &StoreOptions::default());
+                let error = opened.expect_err(name);
+                assert!(
+                    matches!(error.problem(), Problem::Damaged(Damage::Log(_))),
+                    "{name}: {error}"
+                );
+            }
+        }
+    }
+}
+
+/// Takes the share of `more-ads.example`, and returns true if it was paid for.
+fn take(agent: &mut SqliteAgent, number: u128, site: &str) -> bool {
     let call = Call {
         intermediary: Some("more-ads.example"),
         ..by(site, 600, 115 * DAY + 30_000)
@@ -120,8 +168,8 @@ fn take(agent: &mut Agent, number: u128, site: &str) -> bool {
     answer.unwrap().decision.any_passed()
 }
 
-/// Shared conversions of version 1 are forgotten: it is not known when they were created. Their shares
-/// are null and free, what was paid for them stays paid, and new ones are created.
+/// Shared conversions of version 1 are forgotten, because it is not known when they were created.
+/// Their shares are null and free, what was paid for them stays paid, and new ones can be created.
 #[test]
 fn shared_conversions_of_the_first_version_end() {
     for name in ["v1", "v1-killed"] {
@@ -130,7 +178,11 @@ fn shared_conversions_of_the_first_version_end() {
         let mut agent = open(&path);
         assert!(!take(&mut agent, 1, "shop-1.example"), "{name}");
         assert!(!take(&mut agent, 2, "shop-2.example"), "{name}");
-        assert_eq!(consumed(&agent.budgets().unwrap()), before(name), "{name}");
+        assert_eq!(
+            consumed(&agent.filter_balances().unwrap()),
+            before(name),
+            "{name}"
+        );
 
         let call = by("shop-0.example", 601, 115 * DAY + 31_000);
         let created =
@@ -138,7 +190,7 @@ fn shared_conversions_of_the_first_version_end() {
         assert!(created.unwrap().decision.any_passed(), "{name}");
         let tx = agent.storage_mut().begin().unwrap();
         let numbers: Vec<u64> = tx.objects().unwrap().iter().map(|it| it.0).collect();
-        assert_eq!(numbers, [3], "{name}: numbers go on");
+        assert_eq!(numbers, [3], "{name}: the numbering continues");
         drop(tx);
         assert!(take(&mut agent, 3, "shop-0.example"), "{name}");
         drop(agent);
@@ -146,10 +198,10 @@ fn shared_conversions_of_the_first_version_end() {
     }
 }
 
-/// Since version 2, shared conversions go on: a share that was not taken is still there, once.
+/// Since version 2, shared conversions continue: a share that was not taken can be taken, once.
 #[test]
 fn shared_conversions_of_the_second_version_go_on() {
-    for name in ["v2", "v2-killed", "v3", "v3-killed"] {
+    for name in &OLD[2..] {
         let folder = folder();
         let path = copy(&folder, name);
         let mut agent = open(&path);
@@ -162,8 +214,8 @@ fn shared_conversions_of_the_second_version_go_on() {
     }
 }
 
-/// An epoch of an older store keeps the rules that it began with, whatever the store is opened with;
-/// new rules begin with the next.
+/// An epoch of an older store keeps the rules that it began with, whatever rules the store is
+/// opened with. New rules begin with the next epoch.
 #[test]
 fn an_older_store_keeps_its_rules() {
     for name in OLD {
@@ -171,8 +223,8 @@ fn an_older_store_keeps_its_rules() {
         let path = copy(&folder, name);
         let rich = Config {
             policy: Policy::builder()
-                .querier(100.0)
-                .global(100.0)
+                .querier_budget(100.0)
+                .global_budget(100.0)
                 .build()
                 .unwrap(),
             epoch_days: 1,
@@ -180,13 +232,18 @@ fn an_older_store_keeps_its_rules() {
         };
         let store = SqliteStore::open(&path, &StoreOptions::default()).unwrap();
         let now = Timestamp(115 * DAY + 20_000);
-        let mut agent = UserAgent::new(rich.clone(), store, Sequence::default(), now).unwrap();
+        let mut agent =
+            UserAgent::new(rich.clone(), store, SequenceRandomness::default(), now).unwrap();
         for site in ["shop-1.example", "shop-2.example", "shop-3.example"] {
             let call = by(site, 500, now.0);
             let answer = agent.measure_conversion(&call, &conversion(0.4, &[]));
             assert!(!answer.unwrap().decision.any_passed(), "{name}: {site}");
         }
-        assert_eq!(consumed(&agent.budgets().unwrap()), before(name), "{name}");
+        assert_eq!(
+            consumed(&agent.filter_balances().unwrap()),
+            before(name),
+            "{name}"
+        );
         let eras = agent.eras().unwrap();
         let days: Vec<u32> = eras.iter().map(|era| era.rules.epoch_days).collect();
         assert_eq!(days, [7, 1], "{name}");
@@ -196,7 +253,7 @@ fn an_older_store_keeps_its_rules() {
     }
 }
 
-/// An action that began before is not begun again.
+/// The ids of user actions that began before are not used again.
 #[test]
 fn user_actions_are_not_numbered_again() {
     for name in OLD {
@@ -209,7 +266,7 @@ fn user_actions_are_not_numbered_again() {
     }
 }
 
-/// A damaged store is not migrated to a sound one.
+/// A migration does not turn a damaged store into an intact one.
 #[test]
 fn damage_is_not_migrated_away() {
     let damages = [

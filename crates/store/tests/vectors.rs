@@ -1,16 +1,16 @@
-//! The vectors, on a store in a file.
+//! The test vectors, run on a store in a file.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
 use std::path::Path;
 
-use bigbird_conformance::{Case, RunError, Tally, read, vectors};
+use bigbird_conformance::{RunError, Tally, VectorCase, read, vectors};
 use bigbird_store::{SqliteStore, StoreOptions};
 use common::Folder;
 
-fn run(cases: &[(String, Case)]) -> Tally {
-    // They are not about the disk.
+fn run(cases: &[(String, VectorCase)]) -> Tally {
+    // The vectors do not test the disk.
     let folder = Folder::in_memory();
     let mut number = 0;
     let tally = Tally::of(cases, |case| {

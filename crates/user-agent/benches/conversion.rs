@@ -1,8 +1,8 @@
-//! What a conversion costs, by how much is stored, and whether what it cost can be told from
-//! outside: `cargo bench -p bigbird-user-agent`.
+//! The cost of a conversion, depending on how much is stored, and whether that cost reveals what
+//! happened: `cargo bench -p bigbird-user-agent`.
 //!
-//! The rows take turns in rounds; the median is printed. Instructions are counted by valgrind, on
-//! this very program, and are the same on every run.
+//! The user agents of all sizes take turns in rounds, and the median of each is printed. Valgrind
+//! counts the instructions of this program, which are the same on every run.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(clippy::cast_precision_loss, reason = "small numbers")]
 
@@ -10,24 +10,24 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use bigbird::Timestamp;
-use bigbird_testing::{Half, endless, instructions};
+use bigbird_testing::{FixedRandomness, endless, instructions};
 use bigbird_user_agent::{
-    Action, Call, ConversionOptions, ImpressionOptions, Memory, SharedConversion, UserAgent,
+    Action, Call, ConversionOptions, ImpressionOptions, MemoryStore, SharedConversion, UserAgent,
 };
 
 const SERVICE: &str = "https://agg.example";
 const STORED: [u32; 4] = [100, 1_000, 10_000, 100_000];
 const ROUNDS: usize = 31;
-/// Five epochs of a week.
+/// A day in milliseconds.
 const DAY: i64 = 86_400_000;
 const NOW: i64 = 20_000 * DAY;
 
-type Agent = UserAgent<Memory, Half>;
+type MemoryAgent = UserAgent<MemoryStore, FixedRandomness>;
 
-/// A user agent with so many impressions over 28 days and five epochs, ten of which are for the
-/// shop. Its budgets are finite and never run dry.
-fn agent(stored: u32) -> (Agent, Action) {
-    let mut agent = UserAgent::in_memory(endless(SERVICE), Half);
+/// A user agent with `stored` impressions over 28 days, in five epochs of a week. Ten of them are
+/// for the shop. The budgets are finite and never run dry.
+fn agent(stored: u32) -> (MemoryAgent, Action) {
+    let mut agent = UserAgent::in_memory(endless(SERVICE), FixedRandomness);
     for number in 0..stored {
         let site = format!("news-{}.example", number % 500);
         let advertiser = match number % (stored / 10) {
@@ -58,7 +58,7 @@ fn options() -> ConversionOptions {
     }
 }
 
-fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
+fn measure((agent, bought): &mut (MemoryAgent, Action), site: &str) -> u64 {
     let options = options();
     let call = Call::new(site, Timestamp(NOW + 1)).by(*bought);
     let answer = agent
@@ -67,14 +67,14 @@ fn measure((agent, bought): &mut (Agent, Action), site: &str) -> u64 {
     answer.report.histogram.unwrap().total()
 }
 
-/// Creates a conversion to share, and gives its handle.
-fn create((agent, bought): &mut (Agent, Action), site: &str) -> SharedConversion {
+/// Creates a shared conversion and returns its handle.
+fn create((agent, bought): &mut (MemoryAgent, Action), site: &str) -> SharedConversion {
     let call = Call::new(site, Timestamp(NOW + 1)).by(*bought);
     let created = agent.create_shared_conversion(black_box(&call), &options(), &["ads.example"]);
     created.unwrap().shared
 }
 
-fn take((agent, bought): &mut (Agent, Action), site: &str, shared: SharedConversion) -> u64 {
+fn take((agent, bought): &mut (MemoryAgent, Action), site: &str, shared: SharedConversion) -> u64 {
     let call = Call {
         intermediary: Some("ads.example"),
         ..Call::new(site, Timestamp(NOW + 1)).by(*bought)
@@ -83,9 +83,8 @@ fn take((agent, bought): &mut (Agent, Action), site: &str, shared: SharedConvers
     taken.unwrap().report.histogram.unwrap().total()
 }
 
-/// What can be told apart of each call, if it can: its name, the site that calls, whether the API is
-/// enabled, and for a share whether the handle leads anywhere.
-const KINDS: [(&str, &[Kind]); 3] = [
+/// The cases of each call that pages must not be able to tell apart.
+const KINDS: [(&str, &[CallCase]); 3] = [
     (
         "measure",
         &[
@@ -113,9 +112,11 @@ const KINDS: [(&str, &[Kind]); 3] = [
     ),
 ];
 
-type Kind = (&'static str, &'static str, bool, bool);
+/// The name of a case, the site that calls, whether the API is enabled, and for a share whether the
+/// handle belongs to a shared conversion.
+type CallCase = (&'static str, &'static str, bool, bool);
 
-/// The most calls that are counted.
+/// The largest number of calls whose instructions are counted.
 const CALLS: u32 = 110;
 
 fn main() {
@@ -155,11 +156,11 @@ fn time() {
     let growth = medians[STORED.len() - 1] / medians[0];
     println!(
         "{:<44} {growth:>9.1}×  (at most 5×)\n",
-        "the last against the first"
+        "growth from the first to the last"
     );
 }
 
-/// The work whose instructions are counted: what comes before any call, then the calls.
+/// The work whose instructions are counted: the preparation, then the calls.
 fn work(call: &str, kind: &str, calls: u32) {
     let (_, kinds) = KINDS.into_iter().find(|known| known.0 == call).unwrap();
     let (_, site, enabled, known) = kinds.iter().find(|known| known.0 == kind).unwrap();
@@ -187,21 +188,21 @@ fn work(call: &str, kind: &str, calls: u32) {
 fn count() {
     for (call, kinds) in KINDS {
         let counts = kinds.iter().map(|(kind, ..)| {
-            // What comes before the calls cancels out.
+            // The difference cancels the instructions of the preparation.
             let counted = |calls: u32| instructions(&["--count", call, kind, &calls.to_string()]);
             let (few, many) = (counted(10)?, counted(CALLS)?);
             Some((many - few) as f64 / f64::from(CALLS - 10))
         });
         let Some(counts) = counts.collect::<Option<Vec<f64>>>() else {
-            println!("instructions: not counted, valgrind is not installed");
+            println!("instructions: not counted, because valgrind is not installed");
             return;
         };
-        let name = format!("instructions of a call that may {call}");
+        let name = format!("instructions per call: {call}");
         println!("{name:<44} {:>10}", "count");
         let largest = counts.iter().copied().fold(0.0, f64::max);
         for ((kind, ..), count) in kinds.iter().zip(counts) {
             let below = 100.0 * (1.0 - count / largest);
-            println!("{kind:<44} {count:>10.0}  {below:.1}% below the most (at most 10%)");
+            println!("{kind:<44} {count:>10.0}  {below:.1}% below the largest (at most 10%)");
         }
         println!();
     }

@@ -1,5 +1,5 @@
-//! A store of one's own: every row in one JSON file, which is replaced with each transaction. There
-//! is no rule in it: it reads rows, and writes a change set down. It plays every vector.
+//! A custom store: every row is in one JSON file, which each transaction replaces. The store
+//! contains no rules. It only reads rows and writes change sets. It passes every vector.
 //!
 //! ```sh
 //! cargo run -p bigbird-user-agent --example json_store
@@ -10,25 +10,26 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use bigbird::attribution::{SiteSize, Touch};
+use bigbird::attribution::{MatchedImpression, SiteSize};
 use bigbird::{
-    Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView, MicroEpsilon,
-    Query as _, Relevant, SiteId, UserAction,
+    AdmissionState, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView,
+    MicroEpsilon, Query as _, Relevant, SiteId, UserAction,
 };
 use bigbird_conformance::{RunError, Tally, vectors};
 use bigbird_user_agent::{
-    ChangeSet, Row, Rows, SavedImpression, Site, State, Storage, StoredObject, Transaction, View,
+    ChangeSet, DeviceState, RowSet, SavedImpression, Site, Storage, StoredObject, Transaction,
+    View, ViewRow,
 };
 use serde::{Deserialize, Serialize};
 
-/// Everything there is, as it is in the file.
+/// The content of the file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Tables {
-    state: State,
+    state: DeviceState,
     names: Vec<(SiteId, Site)>,
     filters: Vec<(EpochIndex, Filter, MicroEpsilon)>,
     admissions: Vec<(UserAction, EpochIndex, SiteId)>,
-    /// By epoch and place in the order of saving.
+    /// Each with its epoch and its place in the order of saving.
     impressions: Vec<(EpochIndex, u32, SavedImpression)>,
     closings: Vec<(SiteId, EpochIndex)>,
     objects: Vec<StoredObject>,
@@ -49,8 +50,8 @@ impl Storage for JsonStore {
     type Error = io::Error;
     type Transaction<'t> = JsonTransaction<'t>;
 
-    /// Reads the tables. What cannot be read is an error: an empty store in its place would refund
-    /// every budget.
+    /// Reads the tables. A file that cannot be read is an error: an empty store in its place would
+    /// refund every budget.
     fn begin(&mut self) -> io::Result<JsonTransaction<'_>> {
         let tables = match fs::read(&self.0) {
             Ok(bytes) => serde_json::from_slice(&bytes)?,
@@ -61,7 +62,7 @@ impl Storage for JsonStore {
     }
 }
 
-/// A transaction: the path, and the tables as they were found and changed.
+/// A transaction: the path of the file, and the tables with the changes so far.
 pub(crate) struct JsonTransaction<'t>(&'t Path, Tables);
 
 impl LedgerView for JsonTransaction<'_> {
@@ -76,12 +77,17 @@ impl LedgerView for JsonTransaction<'_> {
         Ok(())
     }
 
-    fn admitted(&self, of: UserAction, epoch: EpochIndex, site: SiteId) -> io::Result<Admitted> {
+    fn admitted(
+        &self,
+        of: UserAction,
+        epoch: EpochIndex,
+        site: SiteId,
+    ) -> io::Result<AdmissionState> {
         let rows = self.1.admissions.iter();
         let sites = rows.filter(|row| (row.0, row.1) == (of, epoch));
         let sites: Vec<SiteId> = sites.map(|row| row.2).collect();
-        Ok(Admitted {
-            already: sites.contains(&site),
+        Ok(AdmissionState {
+            admitted: sites.contains(&site),
             sites: u32::try_from(sites.len()).unwrap_or(u32::MAX),
         })
     }
@@ -94,7 +100,7 @@ impl EventStore<AttributionQuery> for JsonTransaction<'_> {
         &self,
         epoch: EpochIndex,
         query: &AttributionQuery,
-        found: &mut Vec<Relevant<Touch>>,
+        found: &mut Vec<Relevant<MatchedImpression>>,
     ) -> io::Result<()> {
         for (order, saved) in self.1.of_epoch(epoch) {
             if let Some(detail) = query.relevant(saved.impression()) {
@@ -112,33 +118,33 @@ impl EventStore<AttributionQuery> for JsonTransaction<'_> {
 }
 
 impl View<io::Error> for JsonTransaction<'_> {
-    fn state(&self) -> io::Result<State> {
+    fn state(&self) -> io::Result<DeviceState> {
         Ok(self.1.state.clone())
     }
 
-    fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> io::Result<()> {
+    fn visit(&self, rows: RowSet, visit: &mut dyn FnMut(ViewRow<'_>)) -> io::Result<()> {
         let all = &self.1;
         match rows {
-            Rows::Names => all
+            RowSet::Names => all
                 .names
                 .iter()
-                .for_each(|(id, it)| visit(Row::Name(*id, it))),
-            Rows::Filters => all
+                .for_each(|(id, it)| visit(ViewRow::Name(*id, it))),
+            RowSet::Filters => all
                 .filters
                 .iter()
-                .for_each(|it| visit(Row::Filter(it.0, it.1, it.2))),
-            Rows::Admissions => {
+                .for_each(|it| visit(ViewRow::Filter(it.0, it.1, it.2))),
+            RowSet::Admissions => {
                 let rows = all.admissions.iter();
-                rows.for_each(|it| visit(Row::Admission(it.0, it.1, it.2)));
+                rows.for_each(|it| visit(ViewRow::Admission(it.0, it.1, it.2)));
             }
-            Rows::Closings => all
+            RowSet::Closings => all
                 .closings
                 .iter()
-                .for_each(|it| visit(Row::Closing(it.0, it.1))),
-            Rows::Objects => all.objects.iter().for_each(|it| visit(Row::Object(it))),
-            Rows::Impressions(_) => {
+                .for_each(|it| visit(ViewRow::Closing(it.0, it.1))),
+            RowSet::Objects => all.objects.iter().for_each(|it| visit(ViewRow::Object(it))),
+            RowSet::Impressions(_) => {
                 let rows = all.impressions.iter();
-                rows.for_each(|it| visit(Row::Impression(it.0, it.1, it.2.impression())));
+                rows.for_each(|it| visit(ViewRow::Impression(it.0, it.1, it.2.impression())));
             }
         }
         Ok(())
@@ -228,7 +234,7 @@ impl Transaction<io::Error> for JsonTransaction<'_> {
         Ok(())
     }
 
-    /// Writes a new file, flushes it, and puts it in the place of the old one.
+    /// Writes and flushes a new file, and replaces the old one with the new one.
     fn commit(mut self) -> io::Result<()> {
         self.1.revision += 1;
         let new = self.0.with_extension("new");

@@ -1,4 +1,4 @@
-//! A user agent behind lines of JSON, as a native-messaging host or a binding would serve it.
+//! A user agent that answers lines of JSON, as in a native-messaging host or a binding.
 //!
 //! ```sh
 //! cargo run -p bigbird-user-agent --example protocol
@@ -8,13 +8,13 @@ use std::error::Error;
 use std::io::{self, Cursor};
 
 use bigbird::Profile;
-use bigbird_user_agent::protocol::{Player, Serving, StreamClock, serve};
+use bigbird_user_agent::protocol::{Player, ServeOptions, StreamClock, serve};
 use bigbird_user_agent::{Config, Randomness, UserAgent};
 
-/// The same numbers each time: this is a demonstration.
-struct Half;
+/// Gives the same numbers each time, because this is a demonstration.
+struct MiddleRandomness;
 
-impl Randomness for Half {
+impl Randomness for MiddleRandomness {
     fn epoch_start(&mut self) -> f64 {
         0.5
     }
@@ -39,8 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = Config::new(Profile::BigBird)
         .with_service("https://agg.example")
         .for_testing();
-    let player = Player::new(UserAgent::in_memory(config, Half), None);
-    let serving = Serving {
+    let player = Player::new(UserAgent::in_memory(config, MiddleRandomness), None);
+    let serving = ServeOptions {
         clock: StreamClock::Requests,
         warn: |what| eprintln!("{what}"),
         handle: || 0,

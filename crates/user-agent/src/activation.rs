@@ -1,13 +1,13 @@
-//! Activation: the API answers for a short time after a user acted (the draft's section
-//! Attribution API Activation), without a browser in it.
+//! Activation: a page may begin to use the API only shortly after the user acted (the draft's
+//! section Attribution API Activation). This module does not depend on a browser.
 
 use bigbird::Timestamp;
 
 use crate::error::NotAllowed;
 use crate::site::Site;
 
-/// The activation state of one tab (top-level traversable). Moments are of a monotonic clock, in
-/// milliseconds.
+/// The activation state of one tab (top-level traversable). Moments are those of a monotonic clock,
+/// in milliseconds.
 ///
 /// ```
 /// use bigbird::Timestamp;
@@ -32,8 +32,8 @@ pub struct Activation {
 }
 
 impl Activation {
-    /// A tab in which nothing happened yet. The duration should be no less than that of transient
-    /// activation (5 s in browsers today).
+    /// A tab in which nothing has happened yet. The duration should not be shorter than that of
+    /// transient activation (5 s in browsers today).
     pub const fn new(duration_ms: i64) -> Self {
         Self {
             enabled: false,
@@ -42,26 +42,26 @@ impl Activation {
         }
     }
 
-    /// A user interacted with a page of the tab, or started a navigation in the browser's own
-    /// interface.
+    /// Notes that the user interacted with a page of the tab, or started a navigation in the
+    /// browser's own interface.
     pub fn activate(&mut self, now: Timestamp) {
         self.activated = now;
     }
 
-    /// The tab was navigated, by a page of `initiator` or by none, to a page of `response`; a
-    /// document without a site is same site with nothing. Staying on the site keeps the API
-    /// enabled.
+    /// Notes that the tab was navigated to a page of `response`. `initiator` is the site of the
+    /// page that started the navigation, if a page did. Staying on the site keeps the API enabled.
+    /// A document without a site is not same-site with any other.
     pub fn navigate(&mut self, initiator: Option<&Site>, response: Option<&Site>) {
         if initiator.is_none() || initiator != response {
             self.enabled = false;
         }
     }
 
-    /// Whether a page of the tab may call the API now. The first call after an activation enables
-    /// it for as long as the tab stays on the site.
+    /// Checks that a page of the tab may call the API now. The first call after an activation
+    /// enables the API for as long as the tab stays on the site.
     ///
     /// # Errors
-    /// If there was no activation, or too long ago.
+    /// If there was no activation, or the last one was too long ago.
     pub fn check(&mut self, now: Timestamp) -> Result<(), NotAllowed> {
         if self.enabled {
             return Ok(());
@@ -98,12 +98,13 @@ mod tests {
         let error = tab.check(Timestamp(60_000)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the last user activation was 50000 ms ago, at most 5000 ms are allowed"
+            "the last user activation was 50000 ms ago, but at most 5000 ms are allowed"
         );
     }
 
-    /// The draft says that each activation serves at most one site, but its algorithm never uses
-    /// the timestamp up: within the duration, a redirect carries it on. We follow the algorithm.
+    /// The draft says that each activation serves at most one site, but its algorithm never
+    /// consumes the timestamp: within the duration, an activation survives a redirect. We follow
+    /// the algorithm.
     #[test]
     fn within_the_duration_a_redirect_carries_the_activation_on() {
         let mut tab = Activation::new(5_000);

@@ -1,4 +1,4 @@
-//! Who calls the API, from where, when, and why.
+//! Calls of the API: who calls, from where, when, and why.
 
 use bigbird::{EpochIndex, Timestamp, UserAction};
 
@@ -10,32 +10,33 @@ use crate::report::Envelope;
 use crate::shared::SharedConversion;
 use crate::site::Site;
 
-/// Who calls, from where, when, and why.
+/// A call of the API: who calls, from where, when, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call<'a> {
     /// The host of the top-level page.
     pub site: &'a str,
-    /// The host of the frame or response that calls, if it is not of that site.
+    /// The host of the frame or response that calls, if it belongs to another site.
     pub intermediary: Option<&'a str>,
-    /// The user action that caused the call. Epochs under the rules of `w3c-draft` do not look at it.
-    /// In others, calls of which it is not known, or whose action has ended, are all of one action: they
-    /// share its domain cap, and match nothing that another of them saved.
+    /// The user action that caused the call. Epochs under the rules of `w3c-draft` ignore it. In
+    /// other epochs, all calls whose action is unknown or has ended count as one action: they share
+    /// its domain cap, and none of them matches what another of them saved.
     pub user_action: Option<Action>,
-    /// Who receives the report and whose budget pays.
-    pub querier: Querier,
+    /// The role of the site that receives the report and whose budget pays.
+    pub querier: QuerierRole,
     /// The moment of the call.
     pub now: Timestamp,
 }
 
 impl<'a> Call<'a> {
-    /// A call by the page itself, without a known user action: outside `w3c-draft`, add one with
-    /// [`by`](Self::by), or it will match nothing.
+    /// A call by the page itself, without a known user action. Under every profile except
+    /// `w3c-draft`, add the action with [`by`](Self::by). Otherwise the call matches nothing that
+    /// other calls without a known action saved.
     pub const fn new(site: &'a str, now: Timestamp) -> Self {
         Self {
             site,
             intermediary: None,
             user_action: None,
-            querier: Querier::ConversionSite,
+            querier: QuerierRole::ConversionSite,
             now,
         }
     }
@@ -48,7 +49,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// When and why a call was made.
+/// The time and the cause of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Occasion {
     pub(crate) user_action: Option<Action>,
@@ -58,7 +59,7 @@ pub(crate) struct Occasion {
 impl Occasion {
     /// The id of the user action in its epoch.
     pub(crate) fn action_id(&self, timeline: &Timeline) -> UserAction {
-        /// Of all calls without one. Real ones begin at 1.
+        /// The id of all calls without a user action. Ids of real actions begin at 1.
         const UNKNOWN: UserAction = UserAction(0);
         let id = |action: Action| action.id_at(self.now, timeline);
         self.user_action.and_then(id).unwrap_or(UNKNOWN)
@@ -74,32 +75,32 @@ impl From<&Call<'_>> for Occasion {
     }
 }
 
-/// An intentional act of the user, such as a click; what it causes carries it. It ends with the
-/// epoch in which it began, and its id is never used again.
+/// An intentional act of the user, such as a click. Everything it causes carries its id. An action
+/// ends with the epoch in which it began, and its id is never used again.
 ///
-/// Either the user agent numbers it ([`UserAgent::begin_user_action`](crate::UserAgent)), or the
-/// application does.
+/// The number comes either from the user agent
+/// ([`UserAgent::begin_user_action`](crate::UserAgent::begin_user_action)) or from the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action(pub(crate) Numbering);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Numbering {
-    /// By the user agent, at a moment. Its epoch is that of the moment; it may not be known yet
-    /// when epochs begin, and beginning an action does not decide it.
+    /// Numbered by the user agent, at a moment. The epoch of the action is the epoch of that
+    /// moment. Epochs may not have begun yet, and beginning an action does not begin them.
     Begun { id: UserAction, at: Timestamp },
-    /// By the application.
+    /// Numbered by the application.
     Given(u64),
-    /// By nobody: it is only supposed.
+    /// Not numbered, because the action is hypothetical.
     Supposed,
 }
 
 impl Action {
-    /// The largest number that an application can give.
+    /// The largest number that an application can give to an action.
     pub const LAST_NUMBER: u64 = (1 << 48) - 1;
 
-    /// A user action that the application numbers itself. It must never give a number to another
-    /// action, also not after a restart, and may give it to the same action after a restart. When
-    /// the epoch changes, the number stands for a new action.
+    /// A user action that the application numbers itself. The application must never give a number
+    /// to two actions, not even after a restart. After a restart, it may still use the number for
+    /// the same action. When the epoch changes, the number stands for a new action.
     ///
     /// # Errors
     /// If the number is larger than [`Action::LAST_NUMBER`].
@@ -111,51 +112,53 @@ impl Action {
         Ok(Self(Numbering::Given(number)))
     }
 
-    /// A user action that is only supposed, as one that has done nothing yet: for explanations. Use it
-    /// for nothing else, as every such action is the same.
+    /// A hypothetical user action that has done nothing yet, for explanations. Do not use it for
+    /// real calls, because all hypothetical actions have the same id.
     pub const fn supposed() -> Self {
         Self(Numbering::Supposed)
     }
 
-    /// Its id at a moment, unless it ended before.
+    /// The id of the action at a moment, unless the action had ended by then.
     fn id_at(self, now: Timestamp, timeline: &Timeline) -> Option<UserAction> {
         let epoch = timeline.epoch(now)?;
         match self.0 {
             Numbering::Begun { id, at } => (timeline.epoch(at)? == epoch).then_some(id),
             Numbering::Given(number) => Some(numbered_id(number, epoch)),
-            // The user agent counts up from 1, and never gets there.
+            // The user agent counts up from 1 and never reaches this id.
             Numbering::Supposed => Some(UserAction((1 << 63) - 1)),
         }
     }
 }
 
 /// The id of an action that the application numbers. Consecutive numbers have consecutive ids, far
-/// above those of the user agent. The epoch field wraps after 32,768 epochs, some 600 years of weeks.
+/// above those of the user agent. The epoch field wraps after 32,768 epochs, some 600 years of
+/// weeks.
 fn numbered_id(number: u64, EpochIndex(epoch): EpochIndex) -> UserAction {
     let epoch = epoch.cast_unsigned() & 0x7fff;
     UserAction(1 << 63 | epoch << 48 | number)
 }
 
-/// Who receives a report.
+/// The role of the site that receives a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Querier {
-    /// The conversion site, also when an intermediary calls on its behalf (the draft).
+pub enum QuerierRole {
+    /// The conversion site, even when an intermediary calls on its behalf (the draft).
     #[default]
     ConversionSite,
-    /// The intermediary that calls, for itself: the paper's cross-advertiser queries. Not in
-    /// `w3c-draft`.
+    /// The intermediary that calls, on its own behalf: the paper's cross-advertiser queries. Not
+    /// allowed under `w3c-draft`.
     Intermediary,
 }
 
 /// The sites of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Caller {
+pub(crate) struct CallSites {
     pub(crate) site: Site,
     pub(crate) intermediary: Option<Site>,
 }
 
-impl Caller {
-    /// Notes on the draft, row 7: a call from localhost is a `SyntaxError`.
+impl CallSites {
+    /// Parses the sites of a call. A call from localhost is a `SyntaxError` (notes on the draft,
+    /// row 7).
     pub(crate) fn parse(call: &Call<'_>, config: &Config) -> Result<Self, ApiError> {
         let site = config.site(call.site)?;
         let intermediary = match call.intermediary {
@@ -169,18 +172,17 @@ impl Caller {
     }
 }
 
-/// A call that saves an impression, parsed by a [`Gate`](crate::Gate): from here on nothing about it can
-/// be wrong.
+/// A call that saves an impression, parsed by a [`Gate`](crate::Gate) and thus valid.
 #[derive(Debug, Clone)]
 pub struct ImpressionCall {
     pub(crate) occasion: Occasion,
-    pub(crate) caller: Caller,
+    pub(crate) caller: CallSites,
     pub(crate) valid: ValidImpression,
 }
 
 impl ImpressionCall {
-    /// What it counts: one, and one for each name that it brings besides its site, as
-    /// [an impression](bigbird::Impression::units) does.
+    /// The units of the impression: one, plus one for each name that it brings in addition to its
+    /// site. They are counted as for a [stored impression](bigbird::Impression::units).
     pub fn units(&self) -> u32 {
         let lists = self.valid.conversion_sites.len() + self.valid.conversion_callers.len();
         let names = lists + usize::from(self.caller.intermediary.is_some());
@@ -193,22 +195,22 @@ impl ImpressionCall {
     }
 }
 
-/// A call that measures, parsed by a [`Gate`](crate::Gate): from here on nothing about it can be wrong.
+/// A call that measures, parsed by a [`Gate`](crate::Gate) and thus valid.
 #[derive(Debug, Clone)]
 pub struct ConversionCall {
     pub(crate) occasion: Occasion,
-    pub(crate) caller: Caller,
-    pub(crate) querier: Querier,
+    pub(crate) caller: CallSites,
+    pub(crate) querier: QuerierRole,
     pub(crate) valid: ValidConversion,
-    pub(crate) measurement: Measurement,
+    pub(crate) measurement: MeasurementKind,
 }
 
-/// What is measured.
+/// The kind of measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Measurement {
+pub(crate) enum MeasurementKind {
     /// A conversion.
     Conversion,
-    /// A conversion that these sites share. Its handle may be chosen before.
+    /// A new conversion that these sites share. Its handle may have been chosen in advance.
     Create {
         participants: Vec<Site>,
         handle: Option<SharedConversion>,
@@ -217,12 +219,12 @@ pub(crate) enum Measurement {
     Share(SharedConversion),
 }
 
-/// A page's call, parsed.
+/// A parsed call of a page.
 #[derive(Debug, Clone)]
 pub enum PageCall {
-    /// It saves an impression.
+    /// A call that saves an impression.
     Save(ImpressionCall),
-    /// It measures.
+    /// A call that measures.
     Measure(ConversionCall),
 }
 
@@ -235,7 +237,7 @@ impl PageCall {
         }
     }
 
-    /// When it was made, if nobody said which user action caused it.
+    /// The time of the call, if its user action is not known.
     pub(crate) fn now_without_action(&self) -> Option<Timestamp> {
         let occasion = match self {
             Self::Save(call) => call.occasion,
@@ -244,7 +246,7 @@ impl PageCall {
         occasion.user_action.is_none().then_some(occasion.now)
     }
 
-    /// The same call, caused by a user action, if it has none.
+    /// The same call. If it has no user action, it gets this one.
     #[must_use]
     pub fn or_by(mut self, action: impl FnOnce() -> Action) -> Self {
         let occasion = match &mut self {
@@ -262,7 +264,7 @@ impl ConversionCall {
         &self.caller.site
     }
 
-    /// What goes over the wire with its report.
+    /// The envelope of its report.
     pub fn envelope(&self) -> Envelope {
         Envelope {
             histogram_size: self.valid.histogram_size,
@@ -274,20 +276,21 @@ impl ConversionCall {
         }
     }
 
-    /// Whether it creates a conversion that several share.
+    /// True if the call creates a shared conversion.
     pub(crate) fn creates_shared(&self) -> bool {
-        matches!(self.measurement, Measurement::Create { .. })
+        matches!(self.measurement, MeasurementKind::Create { .. })
     }
 
-    /// Who receives the report, and whose budget pays.
+    /// The site that receives the report and whose budget pays.
     pub(crate) fn querier(&self) -> &Site {
         match (self.querier, &self.caller.intermediary) {
-            (Querier::Intermediary, Some(intermediary)) => intermediary,
+            (QuerierRole::Intermediary, Some(intermediary)) => intermediary,
             _ => &self.caller.site,
         }
     }
 
-    /// The sites that a user can clear to stop it: the conversion site, and the querier.
+    /// The sites whose data the user can clear to stop the call: the conversion site and the
+    /// querier.
     pub(crate) fn paying_sites(&self) -> [&Site; 2] {
         [&self.caller.site, self.querier()]
     }
@@ -308,7 +311,7 @@ mod tests {
         assert_ne!(id(7, 3), id(8, 3));
         assert_ne!(id(7, -1), id(7, 0));
         assert_ne!(id(0, 0), id(Action::LAST_NUMBER, 0));
-        // Far from what the user agent gives out, which begins at 1.
+        // Far from the ids that the user agent gives, which begin at 1.
         assert!(id(0, 0) >= UserAction(1 << 63));
         let error = Action::numbered(Action::LAST_NUMBER + 1).unwrap_err();
         assert_eq!(

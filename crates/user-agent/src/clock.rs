@@ -21,7 +21,7 @@ pub(crate) fn days_after(moment: Timestamp, days: u32) -> Timestamp {
     Timestamp(moment.0.saturating_add(i64::from(days) * DAY_MS))
 }
 
-/// How long epochs of so many days are; at least one day.
+/// The length of epochs in milliseconds. Epochs last at least one day.
 pub(crate) fn period_ms(epoch_days: u32) -> i64 {
     i64::from(epoch_days.max(1)) * DAY_MS
 }
@@ -31,13 +31,13 @@ pub(crate) fn next(epoch: EpochIndex) -> EpochIndex {
     EpochIndex(epoch.0.saturating_add(1))
 }
 
-/// The rules of an epoch: they hold from its beginning until it is pruned.
+/// The rules of an epoch. They hold from its beginning until it is pruned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rules {
-    /// How long an epoch is, in days; at least 1.
+    /// The length of an epoch, in days. At least 1.
     pub epoch_days: u32,
-    /// Capacities, cap and charging rules.
+    /// The capacities, the domain cap and the charging rules.
     #[serde(flatten)]
     pub policy: Policy,
 }
@@ -65,17 +65,18 @@ impl fmt::Display for Rules {
 }
 
 impl Rules {
-    /// The longest epochs that are supported, in days. A store that was lost is closed for as long,
-    /// because the epoch that it was in may have been one of them.
+    /// The maximum length of an epoch, in days. After a store was lost, epochs stay closed for this
+    /// long, because the epoch at that time may have been one of this length.
     pub const MAX_EPOCH_DAYS: u32 = 400;
 
-    /// How long an epoch is.
+    /// The length of an epoch in milliseconds.
     fn period_ms(&self) -> i64 {
         period_ms(self.epoch_days)
     }
 
-    /// A start of epochs that lies `fraction` of one before a moment, at the full hour below it
-    /// (notes on the draft, rows 3 and 4: any fraction in [0, 1), floored also before 1970).
+    /// The start of epochs that is `fraction` of an epoch before a moment, rounded down to a full
+    /// hour. Any fraction in [0, 1) is allowed, and rounding goes down before 1970 too (notes on
+    /// the draft, rows 3 and 4).
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -87,7 +88,7 @@ impl Rules {
         } else {
             0.0
         };
-        // In seconds, as recorded scenarios have it: they agree to the last bit.
+        // Computed in seconds, as for recorded scenarios, so that results agree to the last bit.
         let start = moment.0 as f64 / 1000.0 - fraction * (self.period_ms() / 1000) as f64;
         let hour = (start / 3600.0).floor() as i64;
         Timestamp(hour.saturating_mul(HOUR_MS))
@@ -101,7 +102,7 @@ pub struct Era {
     /// Its first epoch.
     #[serde(rename = "firstEpoch")]
     pub first: EpochIndex,
-    /// When that epoch begins.
+    /// The moment when that epoch begins.
     pub begins: Timestamp,
     /// The rules of its epochs.
     #[serde(flatten)]
@@ -122,16 +123,16 @@ impl Era {
     }
 }
 
-/// Which epoch each moment belongs to, and which rules each epoch has.
+/// Maps moments to epochs, and epochs to rules.
 ///
-/// A browser may change its rules in the field. An epoch keeps the rules it began with until it is
-/// pruned, and so does its place in time: the timeline is a list of eras, and an earlier moment finds
-/// its old epoch and its old rules. Indices go on upwards and are never used again.
+/// A browser may change its rules in the field. An epoch keeps the rules it began with, and its
+/// place in time, until it is pruned. So the timeline is a list of eras, in which an earlier moment
+/// finds its old epoch and its old rules. Indices only increase and are never used again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline(Arc<Vec<Era>>);
 
 impl Timeline {
-    /// Epochs begin: the first one, with index 0, at a moment.
+    /// A timeline whose first epoch begins at a moment and has index 0.
     pub fn starting(begins: Timestamp, rules: Rules) -> Self {
         let first = EpochIndex(0);
         Self(Arc::new(vec![Era {
@@ -141,7 +142,7 @@ impl Timeline {
         }]))
     }
 
-    /// The eras, oldest first. The first one reaches back for ever.
+    /// The eras, oldest first. The first one reaches back forever.
     pub fn eras(&self) -> &[Era] {
         &self.0
     }
@@ -151,7 +152,7 @@ impl Timeline {
         Some(self.era(|era| era.begins <= moment)?.epoch(moment))
     }
 
-    /// When an epoch begins, if epochs have begun.
+    /// The moment when an epoch begins, if epochs have begun.
     pub fn beginning(&self, epoch: EpochIndex) -> Option<Timestamp> {
         Some(self.era(|era| era.first <= epoch)?.beginning(epoch))
     }
@@ -161,7 +162,7 @@ impl Timeline {
         Some(&self.era(|era| era.first <= epoch)?.rules)
     }
 
-    /// The last era of which something holds, or the first.
+    /// The last era for which `holds` is true, or the first era.
     fn era(&self, holds: impl Fn(&Era) -> bool) -> Option<&Era> {
         match self.0.as_slice() {
             [only] => Some(only),
@@ -169,15 +170,16 @@ impl Timeline {
         }
     }
 
-    /// Lets other rules hold from the first epoch that begins after a moment, in place of what was to
-    /// hold from then on: of several changes before then, the last one counts.
+    /// Puts other rules in force from the first epoch that begins after a moment. They replace what
+    /// was planned from then on: of several changes before that epoch, the last one counts.
     pub fn change(&mut self, rules: &Rules, after: Timestamp) {
         let Some(current) = self.epoch(after) else {
             return;
         };
         let (begun, ends) = (self.beginning(current), self.beginning(next(current)));
         let eras = Arc::make_mut(&mut self.0);
-        // The first era reaches back for ever, so that it has always begun.
+        // The first era reaches back forever. It must have begun by the current epoch, or it would
+        // be removed below.
         if let (Some(first), Some(begun)) = (eras.first_mut(), begun)
             && current < first.first
         {
@@ -195,9 +197,9 @@ impl Timeline {
         }
     }
 
-    /// Gives the epoch of a moment, and every later one, a new index from `first` on, which is larger
-    /// than any that was used. The epoch keeps its place in time and its rules; those after it get
-    /// these.
+    /// Gives new indices to the epoch of a moment and to every later one, from `first` on. `first`
+    /// must be larger than any index that was used. The epoch of the moment keeps its place in time
+    /// and its rules. Later epochs get the new rules.
     pub(crate) fn renumber(&mut self, rules: &Rules, now: Timestamp, first: EpochIndex) {
         let current = self.epoch(now);
         let begins = current.and_then(|current| self.beginning(current));
@@ -215,8 +217,8 @@ impl Timeline {
         self.change(rules, now);
     }
 
-    /// Forgets the eras that ended before the last epoch that was pruned. Their moments fall into
-    /// epochs that were pruned, as before.
+    /// Forgets the eras that ended before the last epoch that was pruned. Moments in those eras
+    /// still belong to pruned epochs.
     pub fn prune_before(&mut self, epoch: EpochIndex) {
         let pruned = self.0.partition_point(|era| era.first < epoch);
         if pruned > 1 {
@@ -228,11 +230,44 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bigbird::Profile;
+    use bigbird::{Limit, Profile};
 
     fn rules(epoch_days: u32) -> Rules {
         let policy = Profile::BigBird.policy();
         Rules { epoch_days, policy }
+    }
+
+    /// Stored rules use the one name of each limit.
+    #[test]
+    fn stored_rules_use_the_names_of_limits() {
+        let stored = serde_json::to_value(rules(7)).unwrap();
+        for limit in Limit::ALL {
+            let fields = match limit {
+                Limit::DomainCap => &stored,
+                _ => &stored["capacities"],
+            };
+            assert!(fields.get(limit.key()).is_some(), "{limit}: {stored}");
+        }
+    }
+
+    /// Until version 4 of the store's schema, one flag stood for three rules: true for the draft's,
+    /// false for the paper's.
+    #[test]
+    fn rules_that_earlier_versions_stored_are_read() {
+        for (profile, flag) in [(Profile::W3cDraft, true), (Profile::BigBird, false)] {
+            let rules = Rules {
+                epoch_days: 7,
+                policy: profile.policy(),
+            };
+            let mut stored = serde_json::to_value(&rules).unwrap();
+            let fields = stored.as_object_mut().unwrap();
+            for name in ["ownActionEvents", "closedSites", "allowedQueriers"] {
+                assert!(fields.remove(name).is_some(), "{name}");
+            }
+            assert!(serde_json::from_value::<Rules>(stored.clone()).is_err());
+            stored["matchesOwnAction"] = flag.into();
+            assert_eq!(serde_json::from_value::<Rules>(stored).unwrap(), rules);
+        }
     }
 
     #[test]
@@ -268,7 +303,7 @@ mod tests {
         let day = |days: i64| Timestamp(days * DAY_MS);
         let mut timeline = Timeline::starting(day(0), rules(7));
         timeline.change(&rules(1), day(10));
-        // Epoch 1 ends on day 14; from then on an epoch is a day.
+        // Epoch 1 ends on day 14. From then on, an epoch lasts a day.
         let at = |timeline: &Timeline, days| {
             let epoch = timeline.epoch(day(days)).unwrap();
             (epoch.0, timeline.rules(epoch).unwrap().epoch_days)
@@ -283,13 +318,13 @@ mod tests {
             let before = Timestamp(begins.0 - 1);
             assert_eq!(timeline.epoch(before), Some(EpochIndex(epoch - 1)));
         }
-        // Before then, the last change counts; and to change back is to change nothing.
+        // Before day 14, the last change counts. Changing back leaves no trace.
         let mut other = timeline.clone();
         other.change(&rules(30), day(12));
         assert_eq!(at(&other, 20), (2, 30));
         other.change(&rules(7), day(12));
         assert_eq!(other, Timeline::starting(day(0), rules(7)));
-        // Afterwards, what was stays.
+        // After day 14, the epochs so far stay as they are.
         timeline.change(&rules(30), day(15));
         assert_eq!(at(&timeline, 15), (3, 1));
         assert_eq!(at(&timeline, 16), (4, 30));
@@ -298,13 +333,14 @@ mod tests {
         assert_eq!(timeline.eras().len(), 2);
         assert!(at(&timeline, 13).0 < 3);
         assert_eq!(at(&timeline, 16), (4, 30));
-        // The last epoch that was pruned keeps its place, also when other rules are to follow it.
+        // The last epoch that was pruned keeps its place, even if other rules follow.
         timeline.prune_before(EpochIndex(4));
         assert_eq!(at(&timeline, 15), (3, 1));
         let mut same = timeline.clone();
         same.change(&rules(30), day(15));
         assert_eq!(same, timeline);
-        // The clock is before the first epoch, and nothing was ever called: it has begun all the same.
+        // The clock is before the first epoch, and no call was ever made. The era counts as begun
+        // anyway.
         let mut early = Timeline::starting(day(0), rules(7));
         early.change(&rules(1), day(-30));
         assert_eq!((at(&early, -30), at(&early, -28)), ((-5, 7), (-4, 1)));
@@ -315,7 +351,7 @@ mod tests {
         assert_eq!(timeline.eras().len(), 2);
     }
 
-    /// The current epoch keeps its end under other rules, so that no part of it is open again.
+    /// The current epoch keeps its end under other rules, so that no part of it opens again.
     #[test]
     fn renumbered_epochs_keep_their_places() {
         let day = |days: i64| Timestamp(days * DAY_MS);

@@ -1,4 +1,4 @@
-//! How a user agent is set up.
+//! The configuration of a user agent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,59 +10,60 @@ use crate::options::{AggregationProtocol, AggregationServices, Limits};
 use crate::protocol::Pace;
 use crate::site::{Localhost, RegistrableDomains, Site, SiteError};
 
-/// How a user agent is set up.
+/// The configuration of a user agent.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Capacities, cap and charging rules of the epochs that begin from now on.
+    /// The capacities, the domain cap and the charging rules of the epochs that begin from now on.
     pub policy: Policy,
-    /// How much a page may ask for.
+    /// The limits on what a page may ask for.
     pub limits: Limits,
-    /// How long an epoch is that begins from now on, in days; at least 1.
+    /// The length of the epochs that begin from now on, in days. At least 1.
     pub epoch_days: u32,
-    /// The aggregation services there are.
+    /// The aggregation services that the browser knows.
     pub aggregation_services: AggregationServices,
-    /// Whether localhost is a site, for development.
+    /// The treatment of localhost, which can be a site for development.
     pub localhost: Localhost,
-    /// Which part of a host is its site.
+    /// The list that gives the registrable domain of a host.
     pub domains: Arc<dyn RegistrableDomains>,
-    /// When conversions are answered, and how many calls are taken.
+    /// The delay of answers to conversions, and the limits on arrivals.
     pub pace: Pace,
-    /// How many impressions are kept.
+    /// The limits on how many impressions are stored.
     pub store_limits: StoreLimits,
-    /// How many impressions of an epoch a conversion reads.
+    /// The limits on how many impressions of an epoch a conversion reads.
     pub read_limits: ReadLimits,
-    /// How many shared conversions are kept; at least 1. A conversion is shared at once or never.
-    /// When there are too many, the oldest of the conversion site that has most goes.
+    /// The maximum number of shared conversions that are stored. At least 1. Shares are taken soon
+    /// after the conversion or never. When there are too many, the oldest one of the conversion
+    /// site with the most is removed.
     pub max_shared_conversions: usize,
-    /// When the start of epochs is chosen.
+    /// The choice of the start of epochs.
     pub epoch_start: EpochStart,
-    /// Whether answers show the histogram besides the sealed report. For testing: whoever sees it
-    /// knows what budgets and noise are to hide.
+    /// True if answers show the histogram in addition to the sealed report. For testing only: the
+    /// histogram shows what budgets and noise are meant to hide.
     pub shows_histograms: bool,
 }
 
-/// When the random start of epochs is chosen. A page cannot tell.
+/// The choice of the start of epochs. A page cannot tell when the start is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EpochStart {
-    /// With the first impression or conversion, so that every impression has an epoch from the
-    /// start, and limits are per epoch from the start. Only a call that is valid and made while the
-    /// API is enabled chooses it.
+    /// At random, with the first impression or conversion. So every impression has an epoch, and
+    /// limits are per epoch, from the beginning. Only a call that is valid and made while the API
+    /// is enabled chooses the start.
     #[default]
     FirstUse,
-    /// It is this moment. For recorded scenarios, which depend on it: the draft chooses it with the
-    /// first conversion.
+    /// At a given moment. This is for recorded scenarios, which depend on the start: the draft
+    /// chooses the start with the first conversion.
     At(Timestamp),
 }
 
 impl Config {
-    /// The draft's epochs of a week, with the policy of a profile and no aggregation service. Sites are
-    /// told apart by the Public Suffix List that is compiled in.
+    /// A configuration with the draft's epochs of a week, the policy of a profile and no
+    /// aggregation service. The compiled-in Public Suffix List determines the sites.
     #[cfg(feature = "psl")]
     pub fn new(profile: Profile) -> Self {
         Self::with_domains(profile, Arc::new(crate::site::PublicSuffixList))
     }
 
-    /// As [`new`](Self::new), with a list of one's own.
+    /// The same as [`new`](Self::new), with another list of registrable domains.
     pub fn with_domains(profile: Profile, domains: Arc<dyn RegistrableDomains>) -> Self {
         Self {
             policy: profile.policy(),
@@ -80,7 +81,7 @@ impl Config {
         }
     }
 
-    /// The same with one more aggregation service.
+    /// The same configuration with one more aggregation service.
     #[must_use]
     pub fn with_service(mut self, url: impl Into<String>) -> Self {
         let protocol = AggregationProtocol::Dap18Histogram;
@@ -88,7 +89,7 @@ impl Config {
         self
     }
 
-    /// The same, with answers that show the histogram: see
+    /// The same configuration, with answers that show the histogram: see
     /// [`shows_histograms`](Self::shows_histograms).
     #[must_use]
     pub fn for_testing(mut self) -> Self {
@@ -96,8 +97,9 @@ impl Config {
         self
     }
 
-    /// The same, with epochs that begin `fraction` of one before a moment, at the full hour below it:
-    /// what the draft chooses with a random fraction in [0, 1). For recorded scenarios.
+    /// The same configuration, with a start of epochs that is `fraction` of an epoch before a
+    /// moment, rounded down to a full hour. The draft chooses the fraction at random in [0, 1).
+    /// This is for recorded scenarios.
     #[must_use]
     pub fn starting_before(mut self, moment: Timestamp, fraction: f64) -> Self {
         self.epoch_start = EpochStart::At(self.rules().random_start(moment, fraction));
@@ -126,19 +128,4 @@ impl Config {
     ) -> Result<Vec<Site>, SiteError> {
         hosts.into_iter().map(|host| self.site(host)).collect()
     }
-}
-
-/// The random numbers of a user agent; fractions are in [0, 1).
-pub trait Randomness {
-    /// Where in the last epoch the first one began. It is drawn when epochs begin; an explanation
-    /// before that draws one too, which is not kept.
-    fn epoch_start(&mut self) -> f64;
-
-    /// How credit is rounded.
-    fn credit(&mut self) -> f64;
-
-    /// The handle of a shared conversion: 128 random bits, from a source that pages cannot predict.
-    /// Only a source that is meant to be repeatable, for tests, looks at the `number` of the shared
-    /// conversion, which is never given twice.
-    fn handle(&mut self, number: u64) -> u128;
 }

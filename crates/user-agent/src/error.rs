@@ -1,4 +1,4 @@
-//! What a page's call can be rejected with.
+//! The errors with which a page's call can be rejected.
 
 use std::fmt;
 
@@ -8,17 +8,20 @@ use crate::site::SiteError;
 
 /// The error of a call, one variant for each kind that the draft names.
 ///
-/// A call fails by what the page passed and by activation, both of which the page knows. Nothing
-/// that is stored, spent or switched off can make it fail.
+/// A call fails only because of what the page passed, or because it lacks user activation. The page
+/// knows both. Nothing that is stored, spent or disabled can make a call fail.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ApiError {
     /// A `RangeError`.
     #[error("RangeError: {0}")]
     RangeError(#[from] RangeError),
     /// A `ReferenceError`.
-    #[error("ReferenceError: there is no aggregation service `{service}`")]
+    #[error(
+        "ReferenceError: unknown aggregation service `{service}`; \
+         use the exact URL of a configured one"
+    )]
     ReferenceError {
-        /// What was asked for.
+        /// The URL that the page passed.
         service: String,
     },
     /// A `DOMException` named `SyntaxError`.
@@ -40,7 +43,7 @@ impl ApiError {
         }
     }
 
-    /// Whether the JavaScript error is a `DOMException` of that name.
+    /// True if the JavaScript error is a `DOMException` with that name.
     pub const fn is_dom_exception(&self) -> bool {
         matches!(self, Self::SyntaxError(_) | Self::NotAllowedError(_))
     }
@@ -71,19 +74,20 @@ impl RangeError {
 
 /// A call without the user activation it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the last user activation was {ago_ms} ms ago, at most {allowed_ms} ms are allowed")]
+#[error("the last user activation was {ago_ms} ms ago, but at most {allowed_ms} ms are allowed")]
 pub struct NotAllowed {
     pub(crate) ago_ms: i64,
     pub(crate) allowed_ms: i64,
 }
 
-/// Why a call gave no answer: the page's fault, or the store's.
+/// The reason why a call has no answer: the page made a mistake, or the store failed.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum AgentError<E> {
-    /// To be passed on to the page.
+    /// An error that is passed on to the page.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The store could not be read or written. Nothing is released. The page learns nothing of it.
+    /// The store could not be read or written. Nothing is released, and the page must not learn of
+    /// the failure.
     #[error("the store failed")]
     Store(#[source] E),
 }

@@ -1,10 +1,10 @@
-//! The gate: what a page is told at once, because it follows from the call alone.
+//! The gate: everything that follows from a call alone, so that a page can be told at once.
 
 use std::sync::Arc;
 
-use bigbird::{AttributionQuery, Histogram};
+use bigbird::{AllowedQueriers, AttributionQuery, Histogram};
 
-use crate::call::{Call, Caller, ConversionCall, ImpressionCall, Measurement, Querier};
+use crate::call::{Call, CallSites, ConversionCall, ImpressionCall, MeasurementKind, QuerierRole};
 use crate::config::Config;
 use crate::error::{ApiError, RangeError};
 use crate::options::{ConversionOptions, ImpressionOptions};
@@ -12,8 +12,8 @@ use crate::report::{Envelope, Seal, SealedReport, Withhold};
 use crate::shared::SharedConversion;
 use crate::site::Site;
 
-/// Parses calls, and makes the reports that leave: all of a user agent that needs no store, so that
-/// another thread can tell a page what is wrong with its call, and give it a null report, whatever the
+/// Parses calls and seals reports: the part of a user agent that needs no store. Another thread can
+/// use it to tell a page what is wrong with its call, or to give it a null report, whatever the
 /// user agent is doing.
 #[derive(Debug, Clone)]
 pub struct Gate {
@@ -22,8 +22,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate of user agents with a configuration. Nothing leaves through it until it is told how
-    /// reports are [sealed](Self::sealing).
+    /// The gate of user agents with a configuration. No report leaves through it until a
+    /// [sealer](Self::sealing) is set.
     pub fn new(config: Config) -> Self {
         Self {
             config: Arc::new(config),
@@ -31,19 +31,19 @@ impl Gate {
         }
     }
 
-    /// The same, with reports that are sealed so.
+    /// The same gate, with a sealer for reports.
     #[must_use]
     pub fn sealing(mut self, sealer: impl Seal + Send + Sync + 'static) -> Self {
         self.sealer = Arc::new(sealer);
         self
     }
 
-    /// How user agents behind it are set up.
+    /// The configuration of the user agents behind the gate.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Parses a call that saves an impression. A page's promise depends on this, and on nothing else.
+    /// Parses a call that saves an impression. The page's promise depends on this result alone.
     ///
     /// # Errors
     /// If the call is invalid.
@@ -54,7 +54,7 @@ impl Gate {
     ) -> Result<ImpressionCall, ApiError> {
         Ok(ImpressionCall {
             occasion: call.into(),
-            caller: Caller::parse(call, &self.config)?,
+            caller: CallSites::parse(call, &self.config)?,
             valid: options.parse(&self.config)?,
         })
     }
@@ -68,21 +68,22 @@ impl Gate {
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<ConversionCall, ApiError> {
-        let caller = Caller::parse(call, &self.config)?;
+        let caller = CallSites::parse(call, &self.config)?;
         self.check_querier(call.querier, caller.intermediary.is_some())?;
         Ok(ConversionCall {
             occasion: call.into(),
             caller,
             querier: call.querier,
             valid: options.parse(&self.config)?,
-            measurement: Measurement::Conversion,
+            measurement: MeasurementKind::Conversion,
         })
     }
 
-    /// Parses a call that creates a shared conversion, perhaps with a handle that was chosen before.
+    /// Parses a call that creates a shared conversion. Its handle may have been chosen in advance.
     ///
     /// # Errors
-    /// If the call or a participant is invalid, or the profile has no intermediaries as queriers.
+    /// If the call or a participant is invalid, or the policy does not allow intermediaries as
+    /// queriers.
     pub fn shared_conversion(
         &self,
         call: &Call<'_>,
@@ -91,54 +92,59 @@ impl Gate {
         handle: Option<SharedConversion>,
     ) -> Result<ConversionCall, ApiError> {
         let mut conversion = self.conversion(call, options)?;
-        conversion.measurement = Measurement::Create {
+        conversion.measurement = MeasurementKind::Create {
             participants: self.participants(participants)?,
             handle,
         };
         Ok(conversion)
     }
 
-    /// Parses a call that takes a share of a shared conversion: whoever calls is the querier.
+    /// Parses a call that takes a share of a shared conversion. The caller is the querier.
     ///
     /// # Errors
-    /// If the call is invalid, or the profile has no intermediaries as queriers.
+    /// If the call is invalid, or the policy does not allow intermediaries as queriers.
     pub fn share(
         &self,
         shared: SharedConversion,
         call: &Call<'_>,
         options: &ConversionOptions,
     ) -> Result<ConversionCall, ApiError> {
-        self.check_querier(Querier::Intermediary, true)?;
+        self.check_querier(QuerierRole::Intermediary, true)?;
         let mut conversion = self.conversion(call, options)?;
         if conversion.caller.intermediary.is_some() {
-            conversion.querier = Querier::Intermediary;
+            conversion.querier = QuerierRole::Intermediary;
         }
-        conversion.measurement = Measurement::Share(shared);
+        conversion.measurement = MeasurementKind::Share(shared);
         Ok(conversion)
     }
 
-    /// Parses who is to share a conversion.
+    /// Parses the participants of a shared conversion.
     fn participants(&self, participants: &[&str]) -> Result<Vec<Site>, ApiError> {
-        self.check_querier(Querier::Intermediary, true)?;
+        self.check_querier(QuerierRole::Intermediary, true)?;
         let most = AttributionQuery::MAX_CALLERS;
         if !(1..=most).contains(&participants.len()) {
-            let allowed = format!("1 to {most} sites");
+            let allowed = format!("a list of 1 to {most} sites");
             return Err(RangeError::new("participants", allowed, participants.len()).into());
         }
         Ok(self.config.sites(participants.iter().copied())?)
     }
 
-    fn check_querier(&self, querier: Querier, intermediary: bool) -> Result<(), ApiError> {
+    fn check_querier(&self, querier: QuerierRole, intermediary: bool) -> Result<(), ApiError> {
+        let queriers = self.config.policy.allowed_queriers();
         let allowed = match querier {
-            Querier::ConversionSite => return Ok(()),
-            _ if self.config.policy.matches_own_action() => "the conversion site in this profile",
-            Querier::Intermediary if intermediary => return Ok(()),
-            Querier::Intermediary => "the conversion site when no intermediary calls",
+            QuerierRole::ConversionSite => return Ok(()),
+            _ if queriers == AllowedQueriers::ConversionSiteOnly => {
+                "the conversion site under this policy"
+            }
+            QuerierRole::Intermediary if intermediary => return Ok(()),
+            QuerierRole::Intermediary => {
+                "the conversion site unless an intermediary makes the call"
+            }
         };
         Err(RangeError::new("querier", allowed, "the intermediary").into())
     }
 
-    /// The report of a conversion of which nothing comes: to the page it looks like any other.
+    /// The null report of a conversion. To the page it looks like any other report.
     pub fn null_report(&self, envelope: &Envelope) -> SealedReport {
         self.sealed(envelope, Histogram::null(envelope.histogram_size))
     }

@@ -1,6 +1,6 @@
 //! The `Save-Impression` and `Measure-Conversion` response headers (the draft's section HTTP API).
 //!
-//! Parsing only: what the options may be is checked when the API is called.
+//! This module only parses. The values of options are checked when the API is called.
 
 use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
 use thiserror::Error;
@@ -11,8 +11,8 @@ use crate::options::{ConversionOptions, ImpressionOptions};
 /// Parses a `Save-Impression` header.
 ///
 /// # Errors
-/// If it is no dictionary, lacks a required key, or a key has a wrong value. Unknown keys and
-/// parameters are ignored.
+/// If the header is not a dictionary, lacks a required key, or has a wrong value for a key. Unknown
+/// keys and parameters are ignored.
 pub fn parse_save_impression(header: &[u8]) -> Result<ImpressionOptions, HeaderError> {
     let dictionary = dictionary(header)?;
     let keys = Keys(&dictionary);
@@ -29,11 +29,12 @@ pub fn parse_save_impression(header: &[u8]) -> Result<ImpressionOptions, HeaderE
     Ok(options)
 }
 
-/// Parses a `Measure-Conversion` header of a response from `base`, and the URL that the report is
-/// to be sent to.
+/// Parses a `Measure-Conversion` header of a response from `base`. Returns the options, and the URL
+/// to which the report must be sent.
 ///
 /// # Errors
-/// If it is no dictionary, lacks a required key, a key has a wrong value, or the URL is not https.
+/// If the header is not a dictionary, lacks a required key, or has a wrong value for a key, or if
+/// the URL is not https.
 pub fn parse_measure_conversion(
     header: &[u8],
     base: &Url,
@@ -71,28 +72,28 @@ pub fn parse_measure_conversion(
     Ok((options, report_url))
 }
 
-/// Why a header is ignored.
+/// The reason why a header is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// It is no structured-field dictionary.
-    #[error("the header is no structured-field dictionary: {why}")]
+    /// The header is not a structured-field dictionary.
+    #[error("the header is not a structured-field dictionary: {why}")]
     Syntax {
-        /// What the parser says.
+        /// The message of the parser.
         why: String,
     },
     /// A required key is missing.
-    #[error("the header lacks the key {key}")]
+    #[error("the header lacks the required key {key}")]
     Missing {
-        /// Which.
+        /// The key.
         key: &'static str,
     },
     /// A key has a value of the wrong type or range.
     #[error("the value of {key} must be {expected}")]
     Value {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What it should be.
+        /// A description of the allowed values.
         expected: &'static str,
     },
 }
@@ -104,8 +105,8 @@ fn dictionary(header: &[u8]) -> Result<Dictionary, HeaderError> {
     })
 }
 
-/// What a value was expected to be.
-type Expected = &'static str;
+/// A description of the values that are allowed for a key.
+type Expectation = &'static str;
 
 struct Keys<'d>(&'d Dictionary);
 
@@ -113,7 +114,7 @@ impl Keys<'_> {
     fn required<T>(
         &self,
         key: &'static str,
-        read: impl Fn(&ListEntry) -> Result<T, Expected>,
+        read: impl Fn(&ListEntry) -> Result<T, Expectation>,
     ) -> Result<T, HeaderError> {
         match self.0.get(key) {
             Some(entry) => read(entry).map_err(|expected| HeaderError::Value { key, expected }),
@@ -124,7 +125,7 @@ impl Keys<'_> {
     fn optional<T>(
         &self,
         key: &'static str,
-        read: impl Fn(&ListEntry) -> Result<T, Expected>,
+        read: impl Fn(&ListEntry) -> Result<T, Expectation>,
         option: &mut T,
     ) -> Result<(), HeaderError> {
         match self.required(key, read) {
@@ -143,33 +144,34 @@ fn item(entry: &ListEntry) -> Option<&BareItem> {
     }
 }
 
-/// An integer is an integer: `1.0` is a decimal (notes on the draft, row 10).
+/// Reads an integer. `1.0` is a decimal, not an integer (notes on the draft, row 10).
 fn integer(entry: &ListEntry) -> Option<i64> {
     item(entry)?.as_integer().map(i64::from)
 }
 
-fn unsigned(entry: &ListEntry) -> Result<u32, Expected> {
+fn unsigned(entry: &ListEntry) -> Result<u32, Expectation> {
     let value = integer(entry).and_then(|value| u32::try_from(value).ok());
     value.ok_or("an integer in [0, 4294967295]")
 }
 
-fn positive(entry: &ListEntry) -> Result<u32, Expected> {
+fn positive(entry: &ListEntry) -> Result<u32, Expectation> {
     let value = unsigned(entry).ok().filter(|value| *value > 0);
     value.ok_or("an integer in [1, 4294967295]")
 }
 
-fn signed(entry: &ListEntry) -> Result<i32, Expected> {
+fn signed(entry: &ListEntry) -> Result<i32, Expectation> {
     let value = integer(entry).and_then(|value| i32::try_from(value).ok());
     value.ok_or("an integer in [-2147483648, 2147483647]")
 }
 
-/// Any positive integer: what is beyond 32 bits is clamped later (notes on the draft, row 11).
-fn days(entry: &ListEntry) -> Result<u64, Expected> {
+/// Reads any positive integer. Numbers of more than 32 bits are clamped later (notes on the draft,
+/// row 11).
+fn days(entry: &ListEntry) -> Result<u64, Expectation> {
     let value = integer(entry).and_then(|value| u64::try_from(value).ok());
     value.filter(|value| *value > 0).ok_or("a positive integer")
 }
 
-fn number(entry: &ListEntry) -> Result<f64, Expected> {
+fn number(entry: &ListEntry) -> Result<f64, Expectation> {
     let value = item(entry).and_then(|item| match item {
         #[expect(clippy::cast_precision_loss, reason = "at most 15 digits")]
         BareItem::Integer(value) => Some(i64::from(*value) as f64),
@@ -179,18 +181,18 @@ fn number(entry: &ListEntry) -> Result<f64, Expected> {
     value.ok_or("a number")
 }
 
-fn string(entry: &ListEntry) -> Result<String, Expected> {
+fn string(entry: &ListEntry) -> Result<String, Expectation> {
     let value = item(entry).and_then(BareItem::as_string);
     value.map(|text| text.as_str().to_owned()).ok_or("a string")
 }
 
-fn strings(entry: &ListEntry) -> Result<Vec<String>, Expected> {
+fn strings(entry: &ListEntry) -> Result<Vec<String>, Expectation> {
     list(string)(entry)
 }
 
 fn list<T>(
-    read: fn(&ListEntry) -> Result<T, Expected>,
-) -> impl Fn(&ListEntry) -> Result<Vec<T>, Expected> {
+    read: fn(&ListEntry) -> Result<T, Expectation>,
+) -> impl Fn(&ListEntry) -> Result<Vec<T>, Expectation> {
     move |entry| match entry {
         ListEntry::InnerList(list) => {
             let items = list.items.iter();
@@ -252,12 +254,12 @@ mod tests {
         };
         assert_eq!(
             message("aggregation-service=\"a\", histogram-size=1"),
-            "the header lacks the key report-url"
+            "the header lacks the required key report-url"
         );
         assert_eq!(
             message("aggregation-service=\"a\", histogram-size=1, report-url=\"/x\""),
             "the value of report-url must be an https URL"
         );
-        assert!(message("=").starts_with("the header is no structured-field dictionary"));
+        assert!(message("=").starts_with("the header is not a structured-field dictionary: "));
     }
 }

@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-use bigbird::attribution::{SiteSize, Touch};
+use bigbird::attribution::{MatchedImpression, SiteSize};
 use bigbird::{
-    Admitted, AttributionQuery, Check, EpochIndex, EventStore, ImpressionStore, Ledger, LedgerView,
-    Relevant, SiteId, UserAction,
+    AdmissionState, AttributionQuery, Check, EpochIndex, EventStore, ImpressionStore, Ledger,
+    LedgerView, Relevant, SiteId, UserAction,
 };
 use hashbrown::{HashMap, HashTable};
 use rustc_hash::FxBuildHasher;
@@ -16,25 +16,26 @@ use rustc_hash::FxBuildHasher;
 use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::{
-    ChangeSet, Forgotten, Row, Rows, State, Storage, StoredObject, Transaction, View,
+    ChangeSet, DeviceState, ForgottenEpochs, RowSet, Storage, StoredObject, Transaction, View,
+    ViewRow,
 };
 
-/// Everything a user agent keeps, in memory. It lasts as long as the process, so it is for tests,
-/// for simulation, and for private browsing.
+/// A store in memory. It lasts as long as the process, so it is for tests, simulation and private
+/// browsing.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct MemoryStore {
     ledger: Ledger,
     impressions: ImpressionStore,
-    /// The last epoch in which a conversion site is closed.
+    /// The last epoch in which each conversion site is closed.
     closed: BTreeMap<SiteId, EpochIndex>,
     sites: Sites,
-    /// By number, so that the oldest come first.
+    /// Attribution objects by number, so that the oldest come first.
     objects: BTreeMap<u64, StoredObject>,
-    state: State,
+    state: DeviceState,
     revision: u64,
 }
 
-impl Memory {
+impl MemoryStore {
     /// An empty store.
     pub fn new() -> Self {
         Self::default()
@@ -50,18 +51,18 @@ impl Memory {
         &self.impressions
     }
 
-    /// How many sites have a number.
+    /// The count of sites that have a number.
     pub fn site_count(&self) -> usize {
         self.sites.names.len()
     }
 
-    /// The site of a number.
+    /// The site that has a number.
     pub fn site(&self, id: SiteId) -> Option<&Site> {
         self.sites.names.get(&id)
     }
 }
 
-impl Storage for Memory {
+impl Storage for MemoryStore {
     type Error = Infallible;
     type Transaction<'t> = MemoryTransaction<'t>;
 
@@ -70,10 +71,10 @@ impl Storage for Memory {
     }
 }
 
-/// A transaction on [`Memory`]. Nothing in it can fail, so that none is ever half done; dropping it
-/// after changes were applied takes nothing back.
+/// A transaction on a [`MemoryStore`]. Nothing can fail, so a transaction is never half done.
+/// Dropping it after changes were applied does not undo them.
 #[derive(Debug)]
-pub struct MemoryTransaction<'t>(&'t mut Memory);
+pub struct MemoryTransaction<'t>(&'t mut MemoryStore);
 
 impl LedgerView for MemoryTransaction<'_> {
     type Error = Infallible;
@@ -87,7 +88,7 @@ impl LedgerView for MemoryTransaction<'_> {
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admitted, Infallible> {
+    ) -> Result<AdmissionState, Infallible> {
         self.0.ledger.admitted(action, epoch, site)
     }
 }
@@ -99,14 +100,14 @@ impl EventStore<AttributionQuery> for MemoryTransaction<'_> {
         &self,
         epoch: EpochIndex,
         query: &AttributionQuery,
-        found: &mut Vec<Relevant<Touch>>,
+        found: &mut Vec<Relevant<MatchedImpression>>,
     ) -> Result<(), Infallible> {
         self.0.impressions.find(epoch, query, found)
     }
 }
 
 impl View<Infallible> for MemoryTransaction<'_> {
-    fn state(&self) -> Result<State, Infallible> {
+    fn state(&self) -> Result<DeviceState, Infallible> {
         Ok(self.0.state.clone())
     }
 
@@ -145,8 +146,8 @@ impl View<Infallible> for MemoryTransaction<'_> {
         Ok(self.0.impressions.largest_site(epoch))
     }
 
-    fn visit(&self, rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> Result<(), Infallible> {
-        let Memory {
+    fn visit(&self, rows: RowSet, visit: &mut dyn FnMut(ViewRow<'_>)) -> Result<(), Infallible> {
+        let MemoryStore {
             ledger,
             impressions,
             closed,
@@ -155,30 +156,30 @@ impl View<Infallible> for MemoryTransaction<'_> {
             ..
         } = &*self.0;
         match rows {
-            Rows::Names => sites
+            RowSet::Names => sites
                 .names
                 .iter()
-                .for_each(|(id, site)| visit(Row::Name(*id, site))),
-            Rows::Filters => ledger.epochs().for_each(|view| {
+                .for_each(|(id, site)| visit(ViewRow::Name(*id, site))),
+            RowSet::Filters => ledger.epochs().for_each(|view| {
                 for (filter, consumed) in view.filters() {
-                    visit(Row::Filter(view.epoch(), filter, consumed));
+                    visit(ViewRow::Filter(view.epoch(), filter, consumed));
                 }
             }),
-            Rows::Admissions => ledger.epochs().for_each(|view| {
+            RowSet::Admissions => ledger.epochs().for_each(|view| {
                 for action in view.user_actions() {
                     let admitted = view.admitted(action);
-                    admitted.for_each(|site| visit(Row::Admission(action, view.epoch(), site)));
+                    admitted.for_each(|site| visit(ViewRow::Admission(action, view.epoch(), site)));
                 }
             }),
-            Rows::Closings => closed
+            RowSet::Closings => closed
                 .iter()
-                .for_each(|(site, until)| visit(Row::Closing(*site, *until))),
-            Rows::Objects => objects
+                .for_each(|(site, until)| visit(ViewRow::Closing(*site, *until))),
+            RowSet::Objects => objects
                 .values()
-                .for_each(|stored| visit(Row::Object(stored))),
-            Rows::Impressions(_) => impressions.epochs().for_each(|epoch| {
+                .for_each(|stored| visit(ViewRow::Object(stored))),
+            RowSet::Impressions(_) => impressions.epochs().for_each(|epoch| {
                 for (order, impression) in impressions.placed(epoch) {
-                    visit(Row::Impression(epoch, order, impression));
+                    visit(ViewRow::Impression(epoch, order, impression));
                 }
             }),
         }
@@ -188,7 +189,7 @@ impl View<Infallible> for MemoryTransaction<'_> {
 
 impl Transaction<Infallible> for MemoryTransaction<'_> {
     fn apply(&mut self, changes: &ChangeSet) -> Result<(), Infallible> {
-        let Memory {
+        let MemoryStore {
             ledger,
             impressions,
             closed,
@@ -217,7 +218,7 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
             objects.remove(number);
         }
         if let Some(forgotten) = changes.forgotten {
-            let Forgotten {
+            let ForgottenEpochs {
                 pruned,
                 unreachable,
                 ..
@@ -239,7 +240,7 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
     }
 }
 
-/// The numbers of sites, and each name once.
+/// Sites and their numbers. Each name is stored once.
 #[derive(Debug, Default)]
 struct Sites {
     names: HashMap<SiteId, Site, FxBuildHasher>,
@@ -276,7 +277,7 @@ impl Sites {
     }
 }
 
-/// Names are chosen by pages, so they are hashed with a key that pages do not know.
+/// Hashes a name with a key that pages do not know, because pages choose the names.
 fn hash(site: &Site) -> u64 {
     static KEY: OnceLock<RandomState> = OnceLock::new();
     KEY.get_or_init(RandomState::new).hash_one(site)

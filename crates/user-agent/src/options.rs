@@ -11,31 +11,32 @@ use crate::config::Config;
 use crate::error::{ApiError, RangeError};
 use crate::site::Site;
 
-/// What a page passes to `saveImpression()`.
+/// The options that a page passes to `saveImpression()`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImpressionOptions {
-    /// The bucket that its credit goes to.
+    /// The bucket that gets the credit of the impression.
     pub histogram_index: u32,
-    /// A number that conversions can select it by.
+    /// A number by which conversions can select the impression.
     #[serde(default)]
     pub match_value: u32,
-    /// The sites that may measure it; all if empty.
+    /// The conversion sites that may measure the impression. An empty list allows every site.
     #[serde(default)]
     pub conversion_sites: Vec<String>,
-    /// Who may call for a conversion that measures it; everyone if empty.
+    /// The callers that may measure the impression. An empty list allows every caller.
     #[serde(default)]
     pub conversion_callers: Vec<String>,
-    /// How long it can match. A header can say more than 32 bits hold.
+    /// The number of days for which the impression can match. It has 64 bits because a header can
+    /// contain a number that does not fit into 32.
     #[serde(default = "default_lifetime")]
     pub lifetime_days: u64,
-    /// Higher priorities get credit first.
+    /// The priority. Impressions with a higher priority get credit first.
     #[serde(default)]
     pub priority: i32,
 }
 
 impl ImpressionOptions {
-    /// The draft's defaults.
+    /// Options with the draft's defaults.
     pub const fn new(histogram_index: u32) -> Self {
         Self {
             histogram_index,
@@ -48,29 +49,29 @@ impl ImpressionOptions {
     }
 }
 
-/// What a page passes to `measureConversion()`.
+/// The options that a page passes to `measureConversion()`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConversionOptions {
     /// The URL of the aggregation service, exactly as the browser lists it.
     pub aggregation_service: String,
-    /// What a conversion of the largest value costs.
+    /// The epsilon that a conversion of the largest value costs.
     #[serde(default = "default_epsilon")]
     pub epsilon: f64,
-    /// How many buckets the histogram has.
+    /// The number of buckets of the histogram.
     pub histogram_size: u32,
-    /// How far back impressions can match; the maximum if not given.
+    /// The number of days that the request looks back. The default is the maximum.
     pub lookback_days: Option<u64>,
-    /// Only impressions with one of these match values; any if empty.
+    /// The match values of the impressions to measure. An empty list selects all impressions.
     #[serde(default)]
     pub match_values: Vec<u32>,
-    /// Only impressions of these sites; any if empty.
+    /// The sites of the impressions to measure. An empty list selects all impressions.
     #[serde(default)]
     pub impression_sites: Vec<String>,
-    /// Only impressions that these saved; anyone's if empty.
+    /// The callers that saved the impressions to measure. An empty list selects all impressions.
     #[serde(default)]
     pub impression_callers: Vec<String>,
-    /// How the value is divided over the last impressions.
+    /// The shares in which the value is divided over the last impressions.
     #[serde(default = "default_credit")]
     pub credit: Vec<f64>,
     /// The value of the conversion.
@@ -82,7 +83,7 @@ pub struct ConversionOptions {
 }
 
 impl ConversionOptions {
-    /// The draft's defaults.
+    /// Options with the draft's defaults.
     pub fn new(aggregation_service: impl Into<String>, histogram_size: u32) -> Self {
         Self {
             aggregation_service: aggregation_service.into(),
@@ -122,28 +123,29 @@ pub enum AggregationProtocol {
     Dap18Histogram,
 }
 
-/// The aggregation services that the browser knows, by exact URL. They are configured, never
-/// fetched: fetching one on demand would tell.
+/// The aggregation services that the browser knows, by exact URL. They are configured and never
+/// fetched: fetching one on demand would reveal that a page asked for it.
 pub type AggregationServices = BTreeMap<String, AggregationProtocol>;
 
-/// How much a page may ask for. The defaults are at or above the draft's minimums.
+/// The limits on what a page may ask for. The defaults are at or above the draft's minimums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The longest lookback and lifetime, in days.
     pub max_lookback_days: u32,
-    /// Buckets of a histogram.
+    /// The most buckets of a histogram.
     pub max_histogram_size: u32,
-    /// Shares of credit.
+    /// The most shares of credit.
     pub max_credit_size: usize,
-    /// Match values of a conversion.
+    /// The most match values of a conversion.
     pub max_match_values: usize,
-    /// Conversion sites of an impression, duplicates counted, as in the three that follow.
+    /// The most conversion sites of an impression. In this limit and the next three, duplicates
+    /// count.
     pub max_conversion_sites_per_impression: usize,
-    /// Conversion callers of an impression.
+    /// The most conversion callers of an impression.
     pub max_conversion_callers_per_impression: usize,
-    /// Impression sites of a conversion.
+    /// The most impression sites of a conversion.
     pub max_impression_sites_for_conversion: usize,
-    /// Impression callers of a conversion.
+    /// The most impression callers of a conversion.
     pub max_impression_callers_for_conversion: usize,
 }
 
@@ -162,7 +164,7 @@ impl Default for Limits {
     }
 }
 
-/// Options of an impression, parsed.
+/// The parsed options of an impression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ValidImpression {
     pub(crate) histogram_index: u32,
@@ -173,7 +175,7 @@ pub(crate) struct ValidImpression {
     pub(crate) conversion_callers: Vec<Site>,
 }
 
-/// Options of a conversion, parsed.
+/// The parsed options of a conversion.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ValidConversion {
     pub(crate) aggregation_service: String,
@@ -220,8 +222,8 @@ impl ImpressionOptions {
 
 impl ConversionOptions {
     /// The draft's validation of `measureConversion()` (section Measure Conversion Algorithm,
-    /// validate AttributionConversionOptions). Of several errors of one kind, it names another than
-    /// the draft's order would.
+    /// validate AttributionConversionOptions). If a call has several errors of one kind, the error
+    /// reported here can differ from the one that comes first in the draft's order.
     pub(crate) fn parse(&self, config: &Config) -> Result<ValidConversion, ApiError> {
         let limits = &config.limits;
         let service = &self.aggregation_service;
@@ -290,12 +292,12 @@ impl Limits {
     fn shares_of_credit(&self, got: usize) -> RangeError {
         RangeError::new(
             "credit",
-            format!("1 to {} shares", self.max_credit_size),
+            format!("a list of 1 to {} shares", self.max_credit_size),
             got,
         )
     }
 
-    /// What the core says of terms, in the words of the API.
+    /// Translates an error of the budget manager into the words of the API.
     fn out_of_range(&self, error: QueryError) -> RangeError {
         match error {
             QueryError::Epsilon(EpsilonError::Request { got }) => {
@@ -305,8 +307,9 @@ impl Limits {
                 RangeError::new("value", format!("in [1, maxValue = {max_value}]"), got)
             }
             QueryError::NoCredit => self.shares_of_credit(0),
-            QueryError::Credit { got } => RangeError::new("credit", "above 0", got),
-            // Notes on the draft, row 8: otherwise it fails only when an impression matches.
+            QueryError::Credit { got } => RangeError::new("every share of credit", "above 0", got),
+            // Notes on the draft, row 8: without this, a call would fail only if an impression
+            // matches.
             QueryError::CreditSum { got } => RangeError::new("the sum of credit", "finite", got),
             other => RangeError::new("options", "valid", other),
         }
@@ -315,7 +318,7 @@ impl Limits {
 
 fn within(option: &'static str, got: usize, limit: usize) -> Result<(), RangeError> {
     if got > limit {
-        let allowed = format!("at most {limit} items");
+        let allowed = format!("a list of at most {limit} items");
         return Err(RangeError::new(option, allowed, got));
     }
     Ok(())

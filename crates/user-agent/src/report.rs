@@ -6,24 +6,25 @@ use bigbird::{Histogram, HistogramSize, MicroEpsilon};
 
 use crate::site::Site;
 
-/// The report of a conversion, with everything that goes over the wire with it.
+/// The report of a conversion: its histogram, and the envelope that is sent along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report<'a> {
-    /// The value of the conversion, divided over buckets; null if nothing may be released.
+    /// The value of the conversion, divided over buckets. All buckets are zero if nothing may be
+    /// released.
     pub histogram: &'a Histogram,
-    /// What a conversion of the largest value costs: the noise follows it.
+    /// The epsilon that a conversion of the largest value costs. It also determines the noise.
     pub epsilon: MicroEpsilon,
     /// The largest value that a conversion can have.
     pub max_value: u32,
-    /// Who receives it, and whose budget paid.
+    /// The site that receives the report and whose budget paid.
     pub querier: &'a Site,
-    /// Where the conversion happened.
+    /// The site where the conversion happened.
     pub conversion_site: &'a Site,
-    /// The URL of the service that sums and noises it.
+    /// The URL of the service that sums reports and adds noise.
     pub aggregation_service: &'a str,
 }
 
-/// What goes over the wire with a report: everything but its histogram. It follows from the call alone.
+/// Everything that is sent with a report, except its histogram. It follows from the call alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
     pub(crate) histogram_size: HistogramSize,
@@ -35,7 +36,7 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// The report with a histogram.
+    /// The report with this envelope and a histogram.
     pub(crate) fn around<'a>(&'a self, histogram: &'a Histogram) -> Report<'a> {
         Report {
             histogram,
@@ -48,16 +49,16 @@ impl Envelope {
     }
 }
 
-/// How reports are sealed, so that only the aggregation service can make something of them.
+/// Seals reports, so that only the aggregation service can use them.
 ///
-/// Sealing a null report must take the same steps, and give as many bytes, as sealing any other: what
-/// was found must not show.
+/// Sealing a null report must take the same steps, and give the same number of bytes, as sealing
+/// any other report. Otherwise it would show what was found.
 pub trait Seal: fmt::Debug {
     /// The report as bytes that may leave the device.
     fn seal(&self, report: &Report<'_>) -> Vec<u8>;
 }
 
-/// Lets nothing leave the device: what there is until reports are encrypted.
+/// A sealer that lets nothing leave the device. It is the only one until reports are encrypted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Withhold;
 
@@ -70,9 +71,9 @@ impl Seal for Withhold {
 /// A report that may leave the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedReport {
-    /// What [`Seal`] made of it.
+    /// The bytes that [`Seal`] returned.
     pub bytes: Vec<u8>,
-    /// What is in it, if the user agent [shows histograms](crate::Config::shows_histograms), for
-    /// testing.
+    /// The histogram of the report. It is shown only for testing: see
+    /// [`Config::shows_histograms`](crate::Config::shows_histograms).
     pub histogram: Option<Histogram>,
 }

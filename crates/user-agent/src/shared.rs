@@ -6,10 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A conversion that several intermediaries share, by its handle.
+/// The handle of a conversion that several intermediaries share.
 ///
-/// The handle is random and says nothing: a running number would tell one site how many shared
-/// conversions others have created.
+/// The handle is random and carries no information. A running number would tell one site how many
+/// shared conversions others have created.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,7 +17,7 @@ use thiserror::Error;
 pub struct SharedConversion(pub u128);
 
 impl fmt::Display for SharedConversion {
-    /// 32 hexadecimal digits.
+    /// Writes 32 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
@@ -51,7 +51,10 @@ impl From<SharedConversion> for String {
 
 /// A string that is not a handle.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("the handle of a shared conversion must be 32 hexadecimal digits, got `{}`", got.escape_debug())]
+#[error(
+    "the handle of a shared conversion must be 32 hexadecimal digits, got `{}`",
+    got.escape_debug()
+)]
 pub struct HandleError {
     got: String,
 }

@@ -7,29 +7,28 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use url::Host;
 
-/// A site: the registrable domain of a host, the scheme being https always.
+/// A site: the registrable domain of a host. The scheme is always https.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Site(Box<str>);
 
-/// Which hosts are sites.
+/// The treatment of `localhost` and the names below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Localhost {
-    /// `localhost` and the names below it are not: no site can be told from another there.
+    /// They are not sites, because different sites on localhost cannot be told apart.
     #[default]
     Refused,
-    /// They are, for development.
+    /// They are sites, for development.
     Allowed,
 }
 
-/// Which part of a host is its registrable domain. A browser has its own list, which it keeps up to
-/// date.
+/// Finds the registrable domain of a host. A browser has its own list, which it keeps up to date.
 pub trait RegistrableDomains: fmt::Debug + Send + Sync {
-    /// The registrable domain of a host, which is in ASCII, in lower case, and has no dot at its end;
-    /// `None` if the host is a public suffix.
+    /// The registrable domain of a host, or `None` if the host is a public suffix. The host is in
+    /// ASCII and lower case, and does not end in a dot.
     fn registrable_domain<'h>(&self, host: &'h str) -> Option<&'h str>;
 }
 
-/// The Public Suffix List that is compiled in, private section included.
+/// The Public Suffix List that is compiled in, including its private section.
 #[cfg(feature = "psl")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PublicSuffixList;
@@ -42,11 +41,12 @@ impl RegistrableDomains for PublicSuffixList {
 }
 
 impl Site {
-    /// How long a host may be, in bytes: a name in the DNS has at most 253. What pages name is
-    /// stored, so it has to end somewhere.
+    /// The maximum length of a host, in bytes: 253 for a name in the DNS, and one for a final dot.
+    /// There is a limit because the names that pages pass are stored.
     pub const MAX_LENGTH: usize = 254;
 
-    /// The site of a host by the [`PublicSuffixList`]; see [`parse_with`](Self::parse_with).
+    /// The site of a host according to the [`PublicSuffixList`]: see
+    /// [`parse_with`](Self::parse_with).
     ///
     /// # Errors
     /// If the host has no site.
@@ -57,12 +57,13 @@ impl Site {
 
     /// The site of a host (the draft's "parse a site").
     ///
-    /// The host goes through the WHATWG host parser, which decodes percents, maps international
-    /// names to ASCII and knows numbers for addresses. The site is its registrable domain.
+    /// The host goes through the WHATWG host parser, which decodes percent-encoding, maps
+    /// international names to ASCII, and recognises numbers as addresses. The site is the
+    /// registrable domain of the result.
     ///
     /// # Errors
-    /// If it is no host, an address, a public suffix, longer than [`Site::MAX_LENGTH`], or localhost
-    /// without permission.
+    /// If the input is not a host, is an address or a public suffix, or is longer than
+    /// [`Site::MAX_LENGTH`]. Also if it is localhost and that is refused.
     pub fn parse_with(
         input: &str,
         localhost: Localhost,
@@ -72,35 +73,36 @@ impl Site {
             input: input.chars().take(80).collect(),
             why,
         };
-        // Before parsing, which takes time, and after, which may lengthen it.
+        // The length is checked before parsing, which takes time, and again afterwards, because
+        // parsing can lengthen the host.
         if input.len() > 8 * Self::MAX_LENGTH {
-            return Err(refused(Why::TooLong));
+            return Err(refused(SiteProblem::TooLong));
         }
         let host = match Host::parse(input) {
             Ok(Host::Domain(host)) => host,
-            Ok(Host::Ipv4(_) | Host::Ipv6(_)) => return Err(refused(Why::Address)),
-            Err(_) => ascii_host(input).ok_or_else(|| refused(Why::NoHost))?,
+            Ok(Host::Ipv4(_) | Host::Ipv6(_)) => return Err(refused(SiteProblem::Address)),
+            Err(_) => ascii_host(input).ok_or_else(|| refused(SiteProblem::NoHost))?,
         };
         if host.len() > Self::MAX_LENGTH {
-            return Err(refused(Why::TooLong));
+            return Err(refused(SiteProblem::TooLong));
         }
-        // A trailing dot makes another site, and is no part of the suffix.
+        // A trailing dot makes a different site, but is not part of the suffix.
         let (name, dot) = match host.strip_suffix('.') {
             Some(name) => (name, "."),
             None => (host.as_str(), ""),
         };
         if name.split('.').any(str::is_empty) {
-            return Err(refused(Why::NoHost));
+            return Err(refused(SiteProblem::NoHost));
         }
         if host == "localhost" || host.ends_with(".localhost") {
             return match localhost {
-                Localhost::Refused => Err(refused(Why::Localhost)),
+                Localhost::Refused => Err(refused(SiteProblem::Localhost)),
                 Localhost::Allowed => Ok(Self(host.into())),
             };
         }
         match domains.registrable_domain(name) {
             Some(domain) => Ok(Self(format!("{domain}{dot}").into())),
-            None => Err(refused(Why::PublicSuffix)),
+            None => Err(refused(SiteProblem::PublicSuffix)),
         }
     }
 
@@ -115,8 +117,8 @@ impl Site {
     }
 }
 
-/// A host in ASCII that is not valid Punycode, which the parser at hand refuses. The URL standard has
-/// since come to take any such host as it is, and so do browsers.
+/// Accepts an ASCII host that is not valid Punycode. The `url` crate refuses such a host, but the
+/// URL standard now takes it as it is, and so do browsers.
 fn ascii_host(input: &str) -> Option<String> {
     let host = percent_decode_str(input).decode_utf8().ok()?;
     let forbidden = |byte: u8| byte <= b' ' || b"#/:<>?@[\\]^|%\x7f".contains(&byte);
@@ -124,7 +126,7 @@ fn ascii_host(input: &str) -> Option<String> {
         return None;
     }
     let host = host.to_ascii_lowercase();
-    // What ends in a number is an address, or nothing.
+    // A host whose last label is a number is an address, or is invalid.
     let last = host.trim_end_matches('.').rsplit('.').next()?;
     let digits = last.strip_prefix("0x").unwrap_or(last);
     let number = match digits.len() == last.len() {
@@ -140,25 +142,25 @@ impl fmt::Display for Site {
     }
 }
 
-/// A string that names no site.
+/// A string that is not a site.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{}` is no site: {why}", input.escape_debug())]
+#[error("`{}` is not a site: {why}", input.escape_debug())]
 pub struct SiteError {
     input: String,
-    why: Why,
+    why: SiteProblem,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-enum Why {
-    #[error("it is no host")]
+enum SiteProblem {
+    #[error("it is not a host")]
     NoHost,
-    #[error("it is an address")]
+    #[error("it is an IP address")]
     Address,
     #[error("it is longer than {} bytes", Site::MAX_LENGTH)]
     TooLong,
     #[error("it is a public suffix")]
     PublicSuffix,
-    #[error("localhost is for development only")]
+    #[error("localhost is allowed only for development")]
     Localhost,
 }
 
@@ -198,27 +200,27 @@ mod tests {
     #[test]
     fn what_is_no_site_is_refused_with_the_reason() {
         let cases = [
-            ("", "it is no host"),
-            ("https://example.com", "it is no host"),
-            ("example.com:443", "it is no host"),
-            (" example.com", "it is no host"),
-            ("a..example.com", "it is no host"),
-            (".example.com", "it is no host"),
-            ("1.2.3.4", "it is an address"),
-            ("0x7f.1", "it is an address"),
-            ("xn--a.1", "it is no host"),
-            ("xn--a.0x", "it is no host"),
-            ("xn--a b.com", "it is no host"),
-            ("[::1]", "it is an address"),
+            ("", "it is not a host"),
+            ("https://example.com", "it is not a host"),
+            ("example.com:443", "it is not a host"),
+            (" example.com", "it is not a host"),
+            ("a..example.com", "it is not a host"),
+            (".example.com", "it is not a host"),
+            ("1.2.3.4", "it is an IP address"),
+            ("0x7f.1", "it is an IP address"),
+            ("xn--a.1", "it is not a host"),
+            ("xn--a.0x", "it is not a host"),
+            ("xn--a b.com", "it is not a host"),
+            ("[::1]", "it is an IP address"),
             ("com", "it is a public suffix"),
             ("co.uk", "it is a public suffix"),
             ("github.io", "it is a public suffix"),
-            ("localhost", "localhost is for development only"),
-            ("foo.localhost", "localhost is for development only"),
+            ("localhost", "localhost is allowed only for development"),
+            ("foo.localhost", "localhost is allowed only for development"),
         ];
         for (input, why) in cases {
             let error = Site::parse(input, Localhost::Refused).unwrap_err();
-            assert_eq!(error.to_string(), format!("`{input}` is no site: {why}"));
+            assert_eq!(error.to_string(), format!("`{input}` is not a site: {why}"));
         }
     }
 

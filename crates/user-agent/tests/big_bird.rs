@@ -1,4 +1,5 @@
-//! What `big-bird` has beyond the draft: shared conversions, user actions, explanations.
+//! The parts of `big-bird` that the draft does not have: shared conversions, user actions,
+//! explanations.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -8,20 +9,21 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use bigbird::attribution::{SiteSize, Touch};
+use bigbird::attribution::{MatchedImpression, SiteSize};
 use bigbird::{
-    Admitted, AttributionQuery, Cause, Check, EpochIndex, EventStore, Fate, Filter, FilterKind,
-    LedgerView, MicroEpsilon, Profile, Relevant, SiteId, Timestamp, UserAction,
+    AdmissionState, AttributionQuery, Cause, Check, EpochIndex, EventStore, Fate, Filter,
+    FilterKind, LedgerView, MicroEpsilon, Profile, Relevant, SiteId, Timestamp, UserAction,
 };
-use bigbird_user_agent::protocol::{Player, Request};
+use bigbird_user_agent::protocol::{AgentRequest, Player};
 use bigbird_user_agent::{
-    Action, AgentError, Budget, Call, ChangeSet, ConversionOptions, Explanation, Forgotten,
-    ImpressionOptions, Memory, MemoryTransaction, Place, Querier, Row, Rows, ShareRefusal,
-    SharedConversion, Site, State, Storage, StoredObject, Transaction, UserAgent, View,
+    Action, AgentError, Call, ChangeSet, ConversionOptions, DeviceState, Explanation,
+    FilterBalance, ForgottenEpochs, ImpressionOptions, MemoryStore, MemoryTransaction, QuerierRole,
+    RowPlace, RowSet, ShareRefusal, SharedConversion, Site, Storage, StoredObject, Transaction,
+    UserAgent, View, ViewRow,
 };
-use common::{Agent, Half, SERVICE, agent, at, measure, released};
+use common::{FixedRandomness, MemoryAgent, SERVICE, agent, at, measure, released};
 
-fn save(agent: &mut Agent, site: &str, by: Option<&str>, index: u32, seconds: i64) {
+fn save(agent: &mut MemoryAgent, site: &str, by: Option<&str>, index: u32, seconds: i64) {
     let Ok(action) = agent.begin_user_action(at(seconds));
     let call = Call {
         intermediary: by,
@@ -31,7 +33,8 @@ fn save(agent: &mut Agent, site: &str, by: Option<&str>, index: u32, seconds: i6
     agent.save_impression(&call, &options).unwrap();
 }
 
-/// A conversion of value 4 of 8 over a month, divided evenly over the last two impressions.
+/// A conversion with a value of 4, of at most 8, that looks back a month. The value is divided
+/// evenly over the last two impressions.
 fn options(epsilon: f64) -> ConversionOptions {
     ConversionOptions {
         epsilon,
@@ -50,7 +53,7 @@ fn own_ads(adtech: &str, epsilon: f64) -> ConversionOptions {
 }
 
 fn share(
-    agent: &mut Agent,
+    agent: &mut MemoryAgent,
     call: &Call<'_>,
     options: &ConversionOptions,
     participants: &[&str],
@@ -59,7 +62,12 @@ fn share(
     created.unwrap().shared
 }
 
-fn take(agent: &mut Agent, conversion: SharedConversion, adtech: &str, seconds: i64) -> Vec<u32> {
+fn take(
+    agent: &mut MemoryAgent,
+    conversion: SharedConversion,
+    adtech: &str,
+    seconds: i64,
+) -> Vec<u32> {
     let call = Call {
         intermediary: Some(adtech),
         ..Call::new("shop.example", at(seconds))
@@ -68,7 +76,7 @@ fn take(agent: &mut Agent, conversion: SharedConversion, adtech: &str, seconds: 
     released(answer.unwrap())
 }
 
-fn consumed(agent: &mut Agent, filter: impl Fn(SiteId) -> Filter, site: &str) -> u64 {
+fn consumed(agent: &mut MemoryAgent, filter: impl Fn(SiteId) -> Filter, site: &str) -> u64 {
     let Ok(tx) = agent.storage_mut().begin();
     let site = Site::from_stored(site);
     let Ok(id) = tx.site_id(&site);
@@ -97,19 +105,22 @@ fn intermediaries_share_one_attribution() {
     assert_eq!(
         take(&mut agent, conversion, "adtech.example", 6),
         [0, 0, 0],
-        "taken"
+        "already taken"
     );
     let loss = 250_000;
     for adtech in both {
-        assert_eq!(consumed(&mut agent, Filter::Querier, adtech), loss);
+        assert_eq!(consumed(&mut agent, Filter::QuerierBudget, adtech), loss);
     }
     assert_eq!(
-        consumed(&mut agent, |_| Filter::Global, "shop.example"),
+        consumed(&mut agent, |_| Filter::GlobalBudget, "shop.example"),
         loss
     );
-    let of_shop = consumed(&mut agent, Filter::ConversionSite, "shop.example");
+    let of_shop = consumed(&mut agent, Filter::ConversionSiteQuota, "shop.example");
     assert_eq!(of_shop, loss);
-    assert_eq!(consumed(&mut agent, Filter::Querier, "shop.example"), 0);
+    assert_eq!(
+        consumed(&mut agent, Filter::QuerierBudget, "shop.example"),
+        0
+    );
 }
 
 #[test]
@@ -124,10 +135,10 @@ fn shares_are_for_participants_of_an_existing_conversion() {
     assert_eq!(
         take(&mut agent, conversion, "adtech.example", 5),
         [0, 0, 0],
-        "forgotten"
+        "the participant was forgotten"
     );
 
-    // While disabled there is a conversion to share, of which nothing comes; it looks the same.
+    // While the API is disabled, a new shared conversion looks the same, but its shares are null.
     let Ok(()) = agent.set_enabled(false);
     let none = share(&mut agent, &call, &options(0.5), &only);
     assert_ne!(none, conversion);
@@ -144,11 +155,11 @@ fn the_draft_has_no_intermediary_queriers() {
     };
     assert_eq!(
         error.to_string(),
-        "RangeError: querier must be the conversion site in this profile, got the intermediary"
+        "RangeError: querier must be the conversion site under this policy, got the intermediary"
     );
 }
 
-/// Ids of user actions are never used again, also after a restart and in another process.
+/// Ids of user actions are never used again, not even after a restart or in another process.
 #[test]
 fn user_actions_are_numbered_anew_after_a_restart() {
     let mut agent = agent(Profile::BigBird);
@@ -158,10 +169,11 @@ fn user_actions_are_numbered_anew_after_a_restart() {
         assert!(seen.insert(action));
     }
     let config = agent.config().clone();
-    let mut restarted = UserAgent::new(config, agent.into_storage(), Half, at(1)).unwrap();
+    let mut restarted =
+        UserAgent::new(config, agent.into_storage(), FixedRandomness, at(1)).unwrap();
     for _ in 0..10 {
         let Ok(action) = restarted.begin_user_action(at(1));
-        assert!(seen.insert(action), "{action:?} again");
+        assert!(seen.insert(action), "{action:?} was used again");
     }
 }
 
@@ -173,8 +185,8 @@ fn a_user_action_ends_with_its_epoch() {
     let later = at(8 * 86_400);
     let Ok(next) = agent.continue_user_action(action, later);
     assert_ne!(next, action);
-    // What an ended action saves is as if it were not known whose it is: a conversion of which
-    // that is not known either does not match it, one by another action does.
+    // What an ended action saves counts as saved by an unknown action. A conversion by an unknown
+    // action does not match it. A conversion by another action does.
     let late = Call::new("news.example", later).by(action);
     agent
         .save_impression(&late, &ImpressionOptions::new(0))
@@ -185,7 +197,7 @@ fn a_user_action_ends_with_its_epoch() {
     assert_eq!(measure(&mut agent, &unknown, &options(0.1)), [4, 0, 0]);
 }
 
-/// An embedder who forgets to say which user action it was gets one cap for all of them.
+/// If an embedder forgets to pass the user action, all such calls share one domain cap.
 #[test]
 fn calls_of_no_known_action_share_one_cap() {
     let mut agent = agent(Profile::BigBird);
@@ -199,8 +211,8 @@ fn calls_of_no_known_action_share_one_cap() {
     assert_eq!(agent.storage().impressions().len(), 2);
 }
 
-/// Whether two shares overlap follows from what they name: a site that one of them names and that
-/// nothing is stored of changes nothing.
+/// The overlap of two shares follows from what they name. It makes no difference whether anything
+/// is stored for a named site.
 #[test]
 fn whether_shares_overlap_does_not_depend_on_what_is_stored() {
     for stored in [false, true] {
@@ -230,12 +242,17 @@ fn whether_shares_overlap_does_not_depend_on_what_is_stored() {
         };
         let first = take("adtech.example", ["news.example", "x.example"]);
         let second = take("adtech2.example", ["blog.example", "y.example"]);
-        assert_eq!((first, second), (vec![2, 0, 0], vec![0, 2, 0]), "{stored}");
+        assert_eq!(
+            (first, second),
+            (vec![2, 0, 0], vec![0, 2, 0]),
+            "stored: {stored}"
+        );
     }
 }
 
-/// A site whose data the user cleared has no conversions any more: not for itself, not for an
-/// intermediary, not by a share that was paid for before; whatever the clock says later.
+/// No conversion can be measured any more on a site whose data the user cleared: not for the site,
+/// not for an intermediary, and not by a share that was paid for before. This holds whatever the
+/// clock says later.
 #[test]
 fn a_cleared_site_is_closed_to_everyone() {
     for profile in [Profile::BigBird, Profile::GlobalOnly] {
@@ -245,14 +262,14 @@ fn a_cleared_site_is_closed_to_everyone() {
         let adtech = ["adtech.example"];
         let conversion = share(&mut agent, &call, &options(0.1), &adtech);
         let cleared = ["shop.example".to_owned()];
-        // With the clock more than a year ahead.
+        // The clock is more than a year ahead.
         let ahead = at(400 * 86_400);
         agent
             .clear_browsing_history(&cleared, false, ahead)
             .unwrap();
         let intermediary = Call {
             intermediary: Some("adtech.example"),
-            querier: Querier::Intermediary,
+            querier: QuerierRole::Intermediary,
             ..Call::new("shop.example", at(5))
         };
         for call in [Call::new("shop.example", at(4)), intermediary] {
@@ -260,13 +277,13 @@ fn a_cleared_site_is_closed_to_everyone() {
         }
         let share = agent.take_share(conversion, &intermediary, &options(0.1));
         assert_eq!(released(share.unwrap()), [0, 0, 0]);
-        // Another site is not.
+        // Another site is not closed.
         let other = Call::new("other.example", at(6));
         assert_eq!(measure(&mut agent, &other, &options(0.1)), [4, 0, 0]);
     }
 }
 
-/// Forgetting visits leaves no name behind, not even of a site where nothing was ever found.
+/// Forgetting visits leaves no site name behind, not even of a site where nothing was found.
 #[test]
 fn forgetting_visits_leaves_no_names() {
     let mut agent = agent(Profile::BigBird);
@@ -278,7 +295,7 @@ fn forgetting_visits_leaves_no_names() {
     assert_eq!(agent.storage().site_count(), 0);
 }
 
-/// A clock that is wrong once does not end the API.
+/// A clock that is wrong once does not end the API for good.
 #[test]
 fn cleaning_up_at_the_wrong_time_is_not_for_good() {
     let mut agent = agent(Profile::BigBird);
@@ -293,8 +310,8 @@ fn cleaning_up_at_the_wrong_time_is_not_for_good() {
     assert_eq!(measure(&mut agent, &call, &options(0.1)), [4, 0, 0]);
 }
 
-/// A clock that is far ahead closes the API until then. The user can see it, and begin anew; the current
-/// epoch stays closed, and nothing comes back.
+/// A clock that is far ahead closes the API until about that time. The user can see this and
+/// restart the epochs. The current epoch then stays closed, and no budget comes back.
 #[test]
 fn a_clock_that_was_far_ahead_is_not_for_good() {
     let week = 7 * 86_400;
@@ -303,12 +320,12 @@ fn a_clock_that_was_far_ahead_is_not_for_good() {
     save(&mut agent, "news.example", None, 0, now);
     let call = Call::new("shop.example", at(now + 1));
     assert_eq!(measure(&mut agent, &call, &options(0.9)), [4, 0, 0]);
-    let spent = agent.budgets().unwrap();
+    let spent = agent.filter_balances().unwrap();
     let wrong = Call::new("shop.example", at(ahead));
     let _ = measure(&mut agent, &wrong, &options(0.1));
     let Ok(()) = agent.maintain(at(ahead));
 
-    let again = |agent: &mut Agent, seconds: i64| {
+    let again = |agent: &mut MemoryAgent, seconds: i64| {
         save(agent, "news.example", None, 0, seconds);
         let call = Call::new("shop.example", at(seconds + 1));
         measure(agent, &call, &options(0.9))
@@ -327,13 +344,13 @@ fn a_clock_that_was_far_ahead_is_not_for_good() {
     assert_eq!(again(&mut agent, now + 1), [0, 0, 0]);
     let open = until.0 / 1000;
     assert_eq!(again(&mut agent, open), [4, 0, 0]);
-    // Like any other epoch it pays until it is empty; and no index was used again.
+    // The first open epoch pays until it is depleted, like any other. No index was used again.
     let paid = (0..10).map(|number| again(&mut agent, open + 10 * number));
     assert_eq!(paid.last().unwrap(), [0, 0, 0]);
-    let indices = |budgets: &[Budget]| budgets.iter().map(|it| it.epoch).max();
-    let budgets = agent.budgets().unwrap();
+    let indices = |budgets: &[FilterBalance]| budgets.iter().map(|it| it.epoch).max();
+    let budgets = agent.filter_balances().unwrap();
     assert!(indices(&budgets) > indices(&spent).map(|last| last + 2_000));
-    // To do it again and again opens nothing either.
+    // Restarting the epochs again and again does not open anything either.
     for _ in 0..5 {
         let Ok(()) = agent.restart_epochs(at(open + 20));
         assert_eq!(again(&mut agent, open + 30), [0, 0, 0]);
@@ -342,8 +359,8 @@ fn a_clock_that_was_far_ahead_is_not_for_good() {
     assert_eq!(status.closed_until, Some(at(open + week)));
 }
 
-/// What no request can reach goes, whether or not anything was ever measured: admissions, closings and
-/// the names of sites tell where the user has been.
+/// Upkeep removes what no request can reach, even if nothing was ever measured. Admissions,
+/// closings and the names of sites show where the user has been.
 #[test]
 fn what_nobody_can_reach_is_forgotten() {
     let day = 86_400;
@@ -358,19 +375,23 @@ fn what_nobody_can_reach_is_forgotten() {
         .unwrap();
     assert!(agent.storage().site_count() > 100);
     let Ok(()) = agent.maintain(at(11 * day));
-    assert!(agent.storage().site_count() > 100, "still within reach");
-    // Two years, without a conversion.
+    assert!(
+        agent.storage().site_count() > 100,
+        "requests can still reach them"
+    );
+    // Two years pass without a conversion.
     for days in (11..730).step_by(30) {
         let Ok(()) = agent.maintain(at(days * day));
     }
     assert_eq!(agent.storage().site_count(), 0);
     assert_eq!(agent.storage().impressions().len(), 0);
     let Ok(tx) = agent.storage_mut().begin();
-    for rows in [Rows::Admissions, Rows::Closings, Rows::Names] {
+    for rows in [RowSet::Admissions, RowSet::Closings, RowSet::Names] {
         let Ok(()) = tx.visit(rows, &mut |row| panic!("{row:?}"));
     }
-    // Epochs after the closing were not closed: a clock that is wrong while nothing is measured ends
-    // nothing. And where the closing held, it was not forgotten before the epoch was closed.
+    // Epochs after the site's closing are still open: a clock that is wrong while nothing is
+    // measured does not end the API. Earlier epochs are closed: upkeep forgot the closing only
+    // after it had closed the epochs in which the closing applied.
     for (days, expected) in [(20, [4, 0, 0]), (9, [0, 0, 0])] {
         save(&mut agent, "news.example", None, 0, days * day);
         let call = Call::new("shop.example", at(days * day + 1));
@@ -378,26 +399,27 @@ fn what_nobody_can_reach_is_forgotten() {
     }
 }
 
-/// A store that counts what is written.
+/// Every conversion makes the same writes, whether it is charged or null, or the API is disabled.
 #[test]
 fn every_call_makes_one_write_of_the_same_form() {
     let mut agent = agent(Profile::BigBird);
     save(&mut agent, "news.example", None, 0, 1);
     let config = agent.config().clone();
-    let counting = Counting {
+    let counting = CountingStore {
         memory: agent.into_storage(),
         writes: Rc::default(),
     };
     let writes = Rc::clone(&counting.writes);
-    let mut agent = UserAgent::new(config, counting, Half, at(1)).unwrap();
-    let count = |agent: &mut UserAgent<Counting, Half>, site: &str, enabled: bool| {
-        let Ok(()) = agent.set_enabled(enabled);
-        let Ok(action) = agent.begin_user_action(at(2));
-        writes.take();
-        let call = Call::new(site, at(2)).by(action);
-        let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
-        writes.take()
-    };
+    let mut agent = UserAgent::new(config, counting, FixedRandomness, at(1)).unwrap();
+    let count =
+        |agent: &mut UserAgent<CountingStore, FixedRandomness>, site: &str, enabled: bool| {
+            let Ok(()) = agent.set_enabled(enabled);
+            let Ok(action) = agent.begin_user_action(at(2));
+            writes.take();
+            let call = Call::new(site, at(2)).by(action);
+            let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
+            writes.take()
+        };
     let charged = count(&mut agent, "shop.example", true);
     assert_eq!(charged, ["apply", "commit"]);
     assert_eq!(
@@ -409,7 +431,7 @@ fn every_call_makes_one_write_of_the_same_form() {
     assert_eq!(count(&mut agent, "shop.example", true), charged, "null");
 }
 
-fn explain(agent: &mut Agent, site: &str, seconds: i64, epsilon: f64) -> Explanation {
+fn explain(agent: &mut MemoryAgent, site: &str, seconds: i64, epsilon: f64) -> Explanation {
     let Ok(action) = agent.begin_user_action(at(seconds));
     let call = Call::new(site, at(seconds)).by(action);
     agent.explain(&call, &options(epsilon)).unwrap()
@@ -421,16 +443,19 @@ fn an_explanation_says_what_was_short_and_what_would_have_fitted() {
     save(&mut agent, "news.example", None, 1, 1);
     let Ok(action) = agent.begin_user_action(at(2));
     let call = Call::new("shop.example", at(2)).by(action);
-    // Half of the value: 0.7 of 1 is spent.
+    // The value is half of its maximum, so 0.7 of 1 is spent.
     let _ = agent.measure_conversion(&call, &options(1.4)).unwrap();
-    let before = consumed(&mut agent, |_| Filter::Global, "shop.example");
+    let before = consumed(&mut agent, |_| Filter::GlobalBudget, "shop.example");
     let explanation = explain(&mut agent, "shop.example", 3, 1.0);
     assert_eq!(
-        consumed(&mut agent, |_| Filter::Global, "shop.example"),
+        consumed(&mut agent, |_| Filter::GlobalBudget, "shop.example"),
         before
     );
     assert!(explanation.report.unwrap().is_null());
-    assert_eq!(explanation.cause, Some(Cause::Filter(FilterKind::Querier)));
+    assert_eq!(
+        explanation.cause,
+        Some(Cause::Filter(FilterKind::QuerierBudget))
+    );
     let epoch = explanation
         .epochs
         .iter()
@@ -446,13 +471,13 @@ fn an_explanation_says_what_was_short_and_what_would_have_fitted() {
     assert_eq!(
         short,
         [
-            "querier budget of shop.example: 0.7 of 1 consumed, asked 0.5, short by 0.2",
-            "conversion-site quota of shop.example: 0.7 of 1 consumed, asked 0.5, short by 0.2",
+            "querier budget of shop.example: 0.7 of 1 consumed, 0.5 asked for, short by 0.2",
+            "conversion-site quota of shop.example: 0.7 of 1 consumed, 0.5 asked for, short by 0.2",
         ]
     );
     let largest = epoch.largest_epsilon.unwrap();
     assert_eq!(largest, MicroEpsilon::new(600_000));
-    // That one fits, to the last microepsilon; the next one does not.
+    // That epsilon fits, to the last microepsilon. The next one that costs more does not.
     let fits = explain(&mut agent, "shop.example", 3, largest.to_epsilon());
     assert_eq!(fits.report.unwrap().buckets(), [0, 4, 0]);
     let next = MicroEpsilon::new(largest.get() + 2).to_epsilon();
@@ -472,19 +497,19 @@ fn an_explanation_while_disabled_says_so() {
     assert!(!explanation.enabled && explanation.report.unwrap().is_null());
 }
 
-fn state(agent: &mut Agent) -> State {
+fn state(agent: &mut MemoryAgent) -> DeviceState {
     let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
     state
 }
 
-/// When epochs began.
-fn start(agent: &mut Agent) -> Option<Timestamp> {
+/// The time at which epochs began.
+fn start(agent: &mut MemoryAgent) -> Option<Timestamp> {
     let timeline = state(agent).timeline;
     timeline.eras().first().map(|era| era.begins)
 }
 
-/// An explanation leaves everything as it is: budgets, names, and when epochs begin. In `w3c-draft`
-/// that is so also of a site whose budgets the user cleared, which are then all spent.
+/// An explanation changes nothing: not budgets, not names, not the start of epochs. In `w3c-draft`
+/// this is also true of a site whose data the user cleared, so that its budgets count as spent.
 #[test]
 fn an_explanation_changes_nothing() {
     for profile in [Profile::BigBird, Profile::W3cDraft] {
@@ -502,29 +527,32 @@ fn an_explanation_changes_nothing() {
         assert_eq!(explanation.closed, Some(Site::from_stored("shop.example")));
         assert!(explanation.report.unwrap().is_null());
         if profile == Profile::W3cDraft {
-            // The budget is spent, as far as anyone can see, but nothing was written.
-            assert_eq!(explanation.cause, Some(Cause::Filter(FilterKind::Querier)));
+            // The explanation treats the budget as spent, but nothing was written.
+            assert_eq!(
+                explanation.cause,
+                Some(Cause::Filter(FilterKind::QuerierBudget))
+            );
         }
         let _ = explain(&mut agent, "never-seen.example", 4, 0.5);
-        let after = State {
+        let after = DeviceState {
             next_user_action: before.next_user_action,
             ..state(&mut agent)
         };
         assert_eq!(after, before);
         assert_eq!(agent.storage().site_count(), names);
-        let Ok(budgets) = agent.budgets();
+        let Ok(budgets) = agent.filter_balances();
         assert_eq!(budgets, [], "{profile}");
     }
 }
 
-/// Nor does a request to explain that names no user action: to begin one would be to store something.
-/// It is as if a new one had caused it.
+/// Explaining a request that does not name a user action changes nothing either. Beginning an
+/// action would store something, so the request is explained as if a new action had caused it.
 #[test]
 fn explaining_a_request_begins_no_user_action() {
     let mut agent = agent(Profile::BigBird);
     save(&mut agent, "news.example", None, 0, 1);
     let before = state(&mut agent);
-    let request: Request = serde_json::from_value(serde_json::json!({
+    let request: AgentRequest = serde_json::from_value(serde_json::json!({
         "event": "measureConversion", "site": "shop.example",
         "options": {"aggregationService": SERVICE, "histogramSize": 3},
     }))
@@ -535,7 +563,8 @@ fn explaining_a_request_begins_no_user_action() {
     assert_eq!(state(&mut player.agent), before);
 }
 
-/// When the store has failed, a page gets what it would get otherwise, and nothing comes of it.
+/// When the store has failed, a page gets a null report, or a handle whose shares are null. The
+/// page cannot tell either from any other.
 #[test]
 fn a_page_does_not_learn_that_the_store_failed() {
     let mut agent = agent(Profile::BigBird);
@@ -543,12 +572,12 @@ fn a_page_does_not_learn_that_the_store_failed() {
     let conversion = agent.gate().conversion(&call, &options(0.5)).unwrap();
     let null = agent.gate().null_report(&conversion.envelope());
     assert_eq!(null.histogram.unwrap().buckets(), [0, 0, 0]);
-    // A handle that leads nowhere.
+    // A handle without a shared conversion.
     let shared = SharedConversion(7);
     assert_eq!(take(&mut agent, shared, "adtech.example", 3), [0, 0, 0]);
 }
 
-/// The site that the user cleared is named if that is why, and only then.
+/// An explanation names a site that the user cleared only if that is what hides an epoch.
 #[test]
 fn only_a_closed_site_that_hides_something_is_named() {
     let mut agent = agent(Profile::BigBird);
@@ -557,7 +586,7 @@ fn only_a_closed_site_that_hides_something_is_named() {
     agent.clear_browsing_history(&closed, false, at(2)).unwrap();
     let shop = Some(Site::from_stored("shop.example"));
     assert_eq!(explain(&mut agent, "shop.example", 3, 0.1).closed, shop);
-    // Of two months later, the lookback begins after what was cleared.
+    // Two months later, the lookback begins after the cleared epochs.
     let later = 60 * 86_400;
     save(&mut agent, "news.example", None, 0, later);
     let explanation = explain(&mut agent, "shop.example", later + 1, 0.1);
@@ -566,7 +595,7 @@ fn only_a_closed_site_that_hides_something_is_named() {
         (None, None)
     );
     assert_eq!(explanation.report.unwrap().buckets(), [4, 0, 0]);
-    // What hides more than the site's own clearing is the reason.
+    // Clearing all history hides every epoch that clearing the site hides, so it is the reason.
     agent
         .clear_browsing_history(&[], true, at(later + 2))
         .unwrap();
@@ -579,7 +608,7 @@ fn only_a_closed_site_that_hides_something_is_named() {
     );
 }
 
-/// What was found while explaining shared conversions, in the same words as for any.
+/// Shared conversions and their shares are explained in the same words as any other conversion.
 #[test]
 fn shared_conversions_are_explained() {
     let mut agent = agent(Profile::BigBird);
@@ -600,12 +629,12 @@ fn shared_conversions_are_explained() {
     assert_eq!(
         asked,
         [
-            "global budget: 0 of 8 consumed, asked 0.25",
-            "impression-site quota of news.example: 0 of 2 consumed, asked 0.25",
-            "conversion-site quota of shop.example: 0 of 1 consumed, asked 0.25",
+            "global budget: 0 of 8 consumed, 0.25 asked for",
+            "impression-site quota of news.example: 0 of 2 consumed, 0.25 asked for",
+            "conversion-site quota of shop.example: 0 of 1 consumed, 0.25 asked for",
         ]
     );
-    let share = |agent: &mut Agent, handle, adtech: &'static str| {
+    let share = |agent: &mut MemoryAgent, handle, adtech: &'static str| {
         let call = Call {
             intermediary: Some(adtech),
             ..Call::new("shop.example", at(3)).by(bought)
@@ -622,17 +651,18 @@ fn shared_conversions_are_explained() {
     let own = share(&mut agent, handle, "adtech.example");
     assert_eq!(own.share_refusal, None);
     assert_eq!(own.report.unwrap().buckets(), [4, 0, 0]);
-    // Nothing was taken by explaining.
+    // Explaining did not take the share.
     assert_eq!(take(&mut agent, handle, "adtech.example", 3), [4, 0, 0]);
     let taken = share(&mut agent, handle, "adtech.example");
     assert_eq!(taken.share_refusal, Some(ShareRefusal::Unfit));
 }
 
-fn share_of(agent: &mut Agent, call: &Call<'_>, participants: &[&str]) -> SharedConversion {
+fn share_of(agent: &mut MemoryAgent, call: &Call<'_>, participants: &[&str]) -> SharedConversion {
     share(agent, call, &options(0.5), participants)
 }
 
-/// Nor does a call that fails choose when epochs begin, nor one while the API is disabled.
+/// A call that is refused does not choose the start of epochs. A call while the API is disabled
+/// does not either.
 #[test]
 fn epochs_begin_with_the_first_valid_call_while_enabled() {
     let mut agent = agent(Profile::BigBird);
@@ -663,8 +693,8 @@ fn epochs_begin_with_the_first_valid_call_while_enabled() {
     assert_eq!(start(&mut agent), Some(at((7 - 84) * hour)));
 }
 
-/// Impressions that came together get the epochs that they get one by one, whoever numbered their
-/// user actions.
+/// Impressions that are saved together get the same epochs as impressions that are saved one by
+/// one, whoever numbered their user actions.
 #[test]
 fn impressions_get_the_same_epochs_together_and_one_by_one() {
     let day = 86_400;
@@ -672,7 +702,7 @@ fn impressions_get_the_same_epochs_together_and_one_by_one() {
     let stored = |together: bool| {
         let mut agent = agent(Profile::BigBird);
         let numbered = Call::new("news.example", at(0)).by(Action::numbered(1).unwrap());
-        let begun = |agent: &mut Agent| {
+        let begun = |agent: &mut MemoryAgent| {
             let Ok(action) = agent.begin_user_action(at(5 * day));
             Call::new("blog.example", at(5 * day)).by(action)
         };
@@ -692,14 +722,14 @@ fn impressions_get_the_same_epochs_together_and_one_by_one() {
     assert_eq!(stored(true).1, [EpochIndex(0), EpochIndex(1)]);
 }
 
-/// The latest moment moves with every call that measures, whatever it finds. Were it moved by
-/// charges alone, what an epoch holds would decide which others clearing closes.
+/// The latest moment moves with every call that measures, whatever it finds. If only charges moved
+/// it, what one epoch holds would decide which other epochs clearing closes.
 #[test]
 fn a_conversion_that_finds_nothing_moves_the_latest_moment() {
     let mut agent = agent(Profile::BigBird);
     let day = 86_400;
     save(&mut agent, "news.example", Some("adtech.example"), 0, 1);
-    // With the clock two months ahead nothing is found.
+    // With the clock two months ahead, nothing is found.
     let call = Call::new("shop.example", at(60 * day));
     assert_eq!(measure(&mut agent, &call, &options(0.1)), [0, 0, 0]);
     assert_eq!(state(&mut agent).latest, Some(call.now));
@@ -721,7 +751,8 @@ fn a_conversion_that_finds_nothing_moves_the_latest_moment() {
     assert_eq!(state(&mut agent).last_clear, Some(at(63 * day)));
 }
 
-/// A share of which one paid epoch is out of reach is charged in the other, and gives what is left.
+/// If one of the two epochs that paid for a share is out of reach, the share is charged in the
+/// other epoch and gives the credit of that epoch.
 #[test]
 fn a_share_outlives_the_older_of_its_epochs() {
     let mut agent = agent(Profile::BigBird);
@@ -737,21 +768,21 @@ fn a_share_outlives_the_older_of_its_epochs() {
     let Ok(bought) = agent.begin_user_action(at(9 * day));
     let call = Call::new("shop.example", at(9 * day)).by(bought);
     let handle = share_of(&mut agent, &call, &["adtech.example"]);
-    // A month after the first ad, its epoch is out of reach.
+    // More than a month after the first ad, its epoch is out of reach.
     let Ok(()) = agent.maintain(at(36 * day));
     assert_eq!(
         take(&mut agent, handle, "adtech.example", 36 * day),
         [0, 2, 0]
     );
     assert_eq!(
-        consumed(&mut agent, Filter::Querier, "adtech.example"),
+        consumed(&mut agent, Filter::QuerierBudget, "adtech.example"),
         250_000
     );
 }
 
-/// [`Memory`] with a list of what is written.
-struct Counting {
-    memory: Memory,
+/// A [`MemoryStore`] that records its writes.
+struct CountingStore {
+    memory: MemoryStore,
     writes: Rc<RefCell<Vec<&'static str>>>,
 }
 
@@ -760,7 +791,7 @@ struct CountingTransaction<'t> {
     writes: Rc<RefCell<Vec<&'static str>>>,
 }
 
-impl Storage for Counting {
+impl Storage for CountingStore {
     type Error = Infallible;
     type Transaction<'t> = CountingTransaction<'t>;
 
@@ -784,7 +815,7 @@ impl LedgerView for CountingTransaction<'_> {
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admitted, Infallible> {
+    ) -> Result<AdmissionState, Infallible> {
         self.inner.admitted(action, epoch, site)
     }
 }
@@ -796,13 +827,13 @@ impl EventStore<AttributionQuery> for CountingTransaction<'_> {
         &self,
         epoch: EpochIndex,
         query: &AttributionQuery,
-        found: &mut Vec<Relevant<Touch>>,
+        found: &mut Vec<Relevant<MatchedImpression>>,
     ) -> Result<(), Infallible> {
         self.inner.find(epoch, query, found)
     }
 }
 
-/// Passes calls on.
+/// Forwards methods to the inner transaction.
 macro_rules! pass_on {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
         $(fn $name(&self $(, $arg: $ty)*) -> Result<$out, Infallible> {
@@ -813,7 +844,7 @@ macro_rules! pass_on {
 
 impl View<Infallible> for CountingTransaction<'_> {
     pass_on! {
-        state() -> State;
+        state() -> DeviceState;
         site_id(site: &Site) -> Option<SiteId>;
         site(id: SiteId) -> Option<Site>;
         last_site() -> Option<SiteId>;
@@ -821,15 +852,15 @@ impl View<Infallible> for CountingTransaction<'_> {
         closed_until(site: SiteId) -> Option<EpochIndex>;
         units(epoch: EpochIndex) -> u32;
         largest_site(epoch: EpochIndex) -> Option<SiteSize>;
-        has_rows_before(forgotten: Forgotten) -> bool;
+        has_rows_before(forgotten: ForgottenEpochs) -> bool;
         object(shared: SharedConversion) -> Option<StoredObject>;
         objects() -> Vec<(u64, SiteId)>;
-        visit(rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> ();
+        visit(rows: RowSet, visit: &mut dyn FnMut(ViewRow<'_>)) -> ();
         visit_some(
-            rows: Rows,
-            behind: Option<Place>,
+            rows: RowSet,
+            behind: Option<RowPlace>,
             most: usize,
-            visit: &mut dyn FnMut(Row<'_>)
+            visit: &mut dyn FnMut(ViewRow<'_>)
         ) -> bool;
     }
 }
@@ -846,7 +877,8 @@ impl Transaction<Infallible> for CountingTransaction<'_> {
     }
 }
 
-/// Many impressions with one write: each is answered for itself, and a wrong one stops no other.
+/// Many impressions are saved with one write. Each gets its own answer, and an invalid one does not
+/// stop the others.
 #[test]
 fn impressions_are_saved_together() {
     let mut agent = agent(Profile::BigBird);
@@ -858,7 +890,7 @@ fn impressions_are_saved_together() {
         ["news.example", "com", "blog.example", "third.example"].map(|site| (call(site), &options));
     let Ok(answers) = agent.save_impressions(batch);
     let good: Vec<bool> = answers.iter().map(Result::is_ok).collect();
-    // The last is over the domain cap, which nobody is told.
+    // The last one is over the domain cap, but its answer does not show that.
     assert_eq!(good, [true, false, true, true]);
     assert_eq!(agent.storage().impressions().len(), 2);
     let Ok(none) = agent.save_impressions([]);

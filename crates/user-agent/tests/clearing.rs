@@ -1,9 +1,9 @@
 //! Clearing never raises what a later request can learn.
 //!
-//! Random histories of saves, conversions, clears of every kind, switching off and on, cleaning up
-//! and clock steps in both directions. Whatever happens, what is ever charged to a filter of a
-//! device-epoch stays within its capacity. A user agent that starts afresh when the user clears
-//! everything, as one might think is right, is caught.
+//! The test plays random histories of saves, conversions, clears of every kind, disabling and
+//! enabling, upkeep, and clock steps in both directions. Whatever happens, the sum of all charges
+//! to a filter of a device-epoch stays within its capacity. It may seem right that a user agent
+//! starts afresh when the user clears everything. The test must catch one that does.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 
 use bigbird::{Capacity, Fate, Filter, Profile, SiteId, Timestamp};
 use bigbird_user_agent::{
-    Action, Call, Config, ConversionOptions, ImpressionOptions, Memory, Querier, UserAgent,
+    Action, Call, Config, ConversionOptions, ImpressionOptions, MemoryStore, QuerierRole, UserAgent,
 };
-use common::{Agent, Half, SERVICE};
+use common::{FixedRandomness, MemoryAgent, SERVICE};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
@@ -22,8 +22,8 @@ const SITES: [&str; 4] = ["a.example", "b.example", "c.example", "d.example"];
 const HOUR: i64 = 3_600_000;
 
 #[derive(Debug, Clone)]
-enum Step {
-    /// The clock moves on, or back, by so many hours.
+enum ClearingStep {
+    /// The clock moves by this many hours, forwards or backwards.
     Clock(i64),
     Save {
         site: usize,
@@ -46,11 +46,11 @@ enum Step {
     Maintain,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ClearingStep> {
     let action = || prop::option::weighted(0.5, 0..4_u64);
     prop_oneof![
-        4 => prop_oneof![0..48_i64, 100..400_i64, -200..0_i64].prop_map(Step::Clock),
-        8 => (0..4_usize, action()).prop_map(|(site, action)| Step::Save { site, action }),
+        4 => prop_oneof![0..48_i64, 100..400_i64, -200..0_i64].prop_map(ClearingStep::Clock),
+        8 => (0..4_usize, action()).prop_map(|(site, action)| ClearingStep::Save { site, action }),
         12 => (
             0..4_usize,
             prop::option::weighted(0.4, 0..4_usize),
@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
             prop::sample::select(vec![0.1, 0.3, 0.5, 1.0]),
             1..30_u64,
         )
-            .prop_map(|(site, intermediary, own, action, epsilon, days)| Step::Measure {
+            .prop_map(|(site, intermediary, own, action, epsilon, days)| ClearingStep::Measure {
                 site,
                 intermediary,
                 own,
@@ -67,48 +67,48 @@ fn step() -> impl Strategy<Value = Step> {
                 epsilon,
                 days,
             }),
-        1 => (0..4_usize).prop_map(Step::ClearSite),
+        1 => (0..4_usize).prop_map(ClearingStep::ClearSite),
         3 => (prop::collection::vec(0..4_usize, 0..3), any::<bool>())
-            .prop_map(|(sites, forget)| Step::Clear { sites, forget }),
-        1 => any::<bool>().prop_map(Step::Enable),
-        1 => Just(Step::Maintain),
+            .prop_map(|(sites, forget)| ClearingStep::Clear { sites, forget }),
+        1 => any::<bool>().prop_map(ClearingStep::Enable),
+        1 => Just(ClearingStep::Maintain),
     ]
 }
 
 #[derive(Debug, Clone)]
-struct Case {
+struct ClearingCase {
     profile: Profile,
-    steps: Vec<Step>,
+    steps: Vec<ClearingStep>,
 }
 
-fn case() -> impl Strategy<Value = Case> {
+fn case() -> impl Strategy<Value = ClearingCase> {
     let profile = prop::sample::select(vec![Profile::BigBird, Profile::W3cDraft]);
     (profile, prop::collection::vec(step(), 1..80))
-        .prop_map(|(profile, steps)| Case { profile, steps })
+        .prop_map(|(profile, steps)| ClearingCase { profile, steps })
 }
 
-/// Whether clearing everything starts afresh.
+/// The effect of clearing everything: as implemented, or the flaw of starting afresh.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Clearing {
     AsItIs,
     Afresh,
 }
 
-/// What was ever charged, by epoch and name of the filter: the start of epochs never changes, but
-/// numbers of sites may.
+/// The sum of all charges, by epoch and name of the filter. The start of epochs never changes, so
+/// their indices are safe keys. Numbers of sites may change, so filters are keyed by name.
 type Charged = BTreeMap<(i64, String), (Filter, u64)>;
 
-fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
+fn live(case: &ClearingCase, clearing: Clearing) -> Result<(), TestCaseError> {
     let config = Config::new(case.profile)
         .with_service(SERVICE)
         .for_testing();
     let policy = config.policy.clone();
-    let mut agent = UserAgent::in_memory(config.clone(), Half);
+    let mut agent = UserAgent::in_memory(config.clone(), FixedRandomness);
     let mut now = 1_000_000 * HOUR;
     let mut charged = Charged::new();
     let mut actions: BTreeMap<u64, Action> = BTreeMap::new();
-    // The user action of a number, or a new one.
-    let mut caused_by = |agent: &mut Agent, number: &Option<u64>, now| {
+    // The user action with this number, or a new one.
+    let mut caused_by = |agent: &mut MemoryAgent, number: &Option<u64>, now| {
         let known = number.and_then(|number| actions.get(&number).copied());
         let Ok(action) = match known {
             Some(action) => agent.continue_user_action(action, Timestamp(now)),
@@ -121,14 +121,14 @@ fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
     };
     for step in &case.steps {
         match step {
-            Step::Clock(hours) => now += hours * HOUR,
-            Step::Save { site, action } => {
+            ClearingStep::Clock(hours) => now += hours * HOUR,
+            ClearingStep::Save { site, action } => {
                 let action = caused_by(&mut agent, action, now);
                 let call = Call::new(SITES[*site], Timestamp(now)).by(action);
                 let options = ImpressionOptions::new(u32::try_from(*site).unwrap());
                 agent.save_impression(&call, &options).unwrap();
             }
-            Step::Measure {
+            ClearingStep::Measure {
                 site,
                 intermediary,
                 own,
@@ -142,8 +142,8 @@ fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
                 let call = Call {
                     intermediary: intermediary.map(|site| SITES[site]),
                     querier: match for_itself && case.profile == Profile::BigBird {
-                        true => Querier::Intermediary,
-                        false => Querier::ConversionSite,
+                        true => QuerierRole::Intermediary,
+                        false => QuerierRole::ConversionSite,
                     },
                     ..Call::new(SITES[*site], Timestamp(now)).by(action)
                 };
@@ -162,23 +162,23 @@ fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
                     *sum += check.asked.get();
                 }
             }
-            Step::ClearSite(site) => {
+            ClearingStep::ClearSite(site) => {
                 let Ok(()) = agent.clear_impressions_for_site(SITES[*site]);
             }
-            Step::Clear { sites, forget } => {
+            ClearingStep::Clear { sites, forget } => {
                 let sites: Vec<String> = sites.iter().map(|&site| SITES[site].to_owned()).collect();
                 if sites.is_empty() && *forget && clearing == Clearing::Afresh {
-                    agent = UserAgent::in_memory(config.clone(), Half);
+                    agent = UserAgent::in_memory(config.clone(), FixedRandomness);
                 } else if *forget || !sites.is_empty() {
                     agent
                         .clear_browsing_history(&sites, *forget, Timestamp(now))
                         .unwrap();
                 }
             }
-            Step::Enable(enabled) => {
+            ClearingStep::Enable(enabled) => {
                 let Ok(()) = agent.set_enabled(*enabled);
             }
-            Step::Maintain => {
+            ClearingStep::Maintain => {
                 let Ok(()) = agent.maintain(Timestamp(now));
             }
         }
@@ -198,14 +198,14 @@ fn live(case: &Case, clearing: Clearing) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn name(memory: &Memory, filter: Filter) -> String {
+fn name(memory: &MemoryStore, filter: Filter) -> String {
     let site = |id: SiteId| memory.site(id).unwrap().to_string();
     match filter {
-        Filter::Global => "global".to_owned(),
-        Filter::UserAction(action) => format!("action {}", action.0),
-        Filter::Querier(id) => format!("querier {}", site(id)),
-        Filter::ImpressionSite(id) => format!("impression {}", site(id)),
-        Filter::ConversionSite(id) => format!("conversion {}", site(id)),
+        Filter::GlobalBudget => "global".to_owned(),
+        Filter::UserActionBudget(action) => format!("action {}", action.0),
+        Filter::QuerierBudget(id) => format!("querier {}", site(id)),
+        Filter::ImpressionSiteQuota(id) => format!("impression {}", site(id)),
+        Filter::ConversionSiteQuota(id) => format!("conversion {}", site(id)),
     }
 }
 
@@ -228,25 +228,27 @@ fn clearing_never_brings_a_budget_back() {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let noticed =
         TestRunner::new_with_rng(cases, rng).run(&case(), |case| live(&case, Clearing::Afresh));
-    assert!(noticed.is_err(), "starting afresh was not noticed");
+    assert!(noticed.is_err(), "starting afresh was not caught");
 }
 
-/// A closed site is closed also if the draft's rules leave it no budget that could be spent.
+/// Under the draft, clearing a site's data spends the site's querier budget. A site whose querier
+/// budget is unlimited is closed instead.
 #[test]
 fn a_site_without_a_budget_is_closed_all_the_same() {
     let policy = Profile::W3cDraft.policy().to_builder();
-    let policy = policy.unlimited(bigbird::FilterKind::Querier).build();
+    let policy = policy.unlimited(bigbird::FilterKind::QuerierBudget).build();
     let config = Config {
         policy: policy.unwrap(),
         ..Config::new(Profile::W3cDraft)
     };
-    let mut agent = UserAgent::in_memory(config.with_service(SERVICE).for_testing(), Half);
+    let mut agent =
+        UserAgent::in_memory(config.with_service(SERVICE).for_testing(), FixedRandomness);
     let seen = Call::new("news.example", Timestamp(HOUR));
     let options = ImpressionOptions::new(1);
     agent.save_impression(&seen, &options).unwrap();
     let bought = Call::new("a.example", Timestamp(2 * HOUR));
     let options = ConversionOptions::new(SERVICE, 2);
-    let passed = |agent: &mut Agent| {
+    let passed = |agent: &mut MemoryAgent| {
         let answer = agent.measure_conversion(&bought, &options).unwrap();
         answer.decision.any_passed()
     };

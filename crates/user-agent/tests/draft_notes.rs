@@ -1,4 +1,5 @@
-//! Each row of `docs/draft-notes.md`: where the draft or its simulator is wrong or silent.
+//! A test for each row of `docs/draft-notes.md`, which lists where the draft or its simulator is
+//! wrong or silent.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -8,20 +9,20 @@ use std::convert::Infallible;
 use bigbird::{Capacities, Capacity, Cause, Filter, FilterKind, MicroEpsilon, Profile};
 use bigbird_user_agent::{
     Activation, AgentError, ApiError, Call, Config, ConversionOptions, EpochStart,
-    ImpressionOptions, Localhost, Memory, Randomness, SealedReport, Site, Storage, UserAgent, View,
-    parse_save_impression,
+    ImpressionOptions, Localhost, MemoryStore, Randomness, SealedReport, Site, Storage, UserAgent,
+    View, parse_save_impression,
 };
 use common::{SERVICE, at, released};
 
 const DAY: i64 = 86_400;
 
 /// Random numbers in a fixed sequence.
-struct Sequence {
+struct DraftRandomness {
     epoch_start: f64,
     credit: Box<dyn FnMut() -> f64>,
 }
 
-impl Randomness for Sequence {
+impl Randomness for DraftRandomness {
     fn epoch_start(&mut self) -> f64 {
         self.epoch_start
     }
@@ -35,21 +36,24 @@ impl Randomness for Sequence {
     }
 }
 
-type Agent = UserAgent<Memory, Sequence>;
+type MemoryAgent = UserAgent<MemoryStore, DraftRandomness>;
 
-fn agent_with(change: impl FnOnce(&mut Config), credit: impl FnMut() -> f64 + 'static) -> Agent {
+fn agent_with(
+    change: impl FnOnce(&mut Config),
+    credit: impl FnMut() -> f64 + 'static,
+) -> MemoryAgent {
     let mut config = Config::new(Profile::W3cDraft)
         .with_service(SERVICE)
         .for_testing();
     change(&mut config);
-    let randomness = Sequence {
+    let randomness = DraftRandomness {
         epoch_start: 0.5,
         credit: Box::new(credit),
     };
     UserAgent::in_memory(config, randomness)
 }
 
-fn agent() -> Agent {
+fn agent() -> MemoryAgent {
     agent_with(|_| {}, || 0.5)
 }
 
@@ -57,9 +61,9 @@ fn capacities(querier: f64, global: f64, impression_site: f64) -> impl FnOnce(&m
     move |config| {
         let finite = |epsilon| Capacity::finite(epsilon).unwrap();
         let capacities = Capacities {
-            querier: finite(querier),
-            global: finite(global),
-            impression_site: finite(impression_site),
+            querier_budget: finite(querier),
+            global_budget: finite(global),
+            impression_site_quota: finite(impression_site),
             ..*config.policy.capacities()
         };
         let policy = config.policy.to_builder().capacities(capacities);
@@ -67,7 +71,7 @@ fn capacities(querier: f64, global: f64, impression_site: f64) -> impl FnOnce(&m
     }
 }
 
-fn save(agent: &mut Agent, site: &str, seconds: i64, options: &ImpressionOptions) {
+fn save(agent: &mut MemoryAgent, site: &str, seconds: i64, options: &ImpressionOptions) {
     let call = Call::new(site, at(seconds));
     agent.save_impression(&call, options).unwrap();
 }
@@ -80,7 +84,7 @@ fn options(epsilon: f64) -> ConversionOptions {
 }
 
 fn measure(
-    agent: &mut Agent,
+    agent: &mut MemoryAgent,
     site: &str,
     seconds: i64,
     options: &ConversionOptions,
@@ -99,7 +103,12 @@ fn measure(
     }
 }
 
-fn histogram(agent: &mut Agent, site: &str, seconds: i64, options: &ConversionOptions) -> Vec<u32> {
+fn histogram(
+    agent: &mut MemoryAgent,
+    site: &str,
+    seconds: i64,
+    options: &ConversionOptions,
+) -> Vec<u32> {
     measure(agent, site, seconds, options).unwrap().0
 }
 
@@ -113,17 +122,17 @@ fn row_01_the_global_budget_is_enforced_after_the_first_charge() {
     );
     let (report, cause) = measure(&mut agent, "b.example", 3, &options(0.7)).unwrap();
     assert_eq!(report, [0, 0, 0]);
-    assert_eq!(cause, Some(Cause::Filter(FilterKind::Global)));
+    assert_eq!(cause, Some(Cause::Filter(FilterKind::GlobalBudget)));
 }
 
-/// A thousand calls at ε = 10 against a budget of 1, with one impression inside the histogram and
-/// one outside. Under the draft a quarter of them are given away; here the first that says anything
-/// is refused.
+/// A site makes a thousand calls at ε = 10 against a budget of 1, with one impression inside the
+/// histogram and one outside. Under the draft, a quarter of the histograms are given away. Here,
+/// every report that is not null is refused.
 #[test]
 fn row_02_the_report_that_is_charged_is_the_one_that_is_released() {
     let mut number = 0_u64;
     let coin = move || {
-        // Knuth's generator: one bit is enough.
+        // Knuth's generator. One bit of it is enough.
         number = number
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -143,7 +152,7 @@ fn row_02_the_report_that_is_charged_is_the_one_that_is_released() {
         let report = histogram(&mut agent, "a.example", 3 + call, &options);
         released += report[0];
     }
-    assert_eq!(released, 0, "each would cost 5 of a budget of 1");
+    assert_eq!(released, 0, "each report would cost 5 of a budget of 1");
 }
 
 #[test]
@@ -159,8 +168,9 @@ fn row_03_any_fraction_starts_the_epochs() {
     }
 }
 
-/// With the start of epochs at the full hour below, half past an hour before 1970 and the hour
-/// after are in one epoch when the start is drawn there; rounded towards zero they would not be.
+/// The first use is 31 minutes before 1970. The start of epochs is rounded down to the full hour
+/// before that, so the impression is in epoch 0. Rounded towards zero, epoch 0 would begin after
+/// the impression.
 #[test]
 fn row_04_the_start_is_rounded_down_also_before_1970() {
     let mut agent = agent();
@@ -288,8 +298,8 @@ fn row_12_cleaning_up_removes_only_what_can_match_no_more() {
     assert_eq!(agent.storage().impressions().len(), 0);
 }
 
-/// All epochs of a report are decided and paid for in one transaction: the one that cannot pay is
-/// left out, the other pays once.
+/// All epochs of a report are decided and paid for in one transaction. The epoch that cannot pay is
+/// left out, and the other pays once.
 #[test]
 fn row_13_a_report_is_one_transaction() {
     let mut agent = agent();
@@ -340,8 +350,8 @@ fn row_15_forgetting_visits_removes_by_impression_site() {
         conversion_sites: vec!["a.example".to_owned()],
         ..ImpressionOptions::new(0)
     };
-    // The clock is ahead when it is saved: what is cleared are epochs before its own, so that
-    // nothing else removes it.
+    // The clock is ahead when the impression is saved. Clearing therefore closes only epochs before
+    // the impression's own, and that does not remove it.
     save(&mut agent, "news.example", 30 * 86_400, &for_a);
     agent
         .clear_browsing_history(&["a.example".to_owned()], true, at(2))
@@ -368,12 +378,12 @@ fn row_16_the_future_does_not_match_and_steps_back_refill_nothing() {
     for seconds in [1000, 1500, 2000] {
         let (report, cause) = measure(&mut agent, "a.example", seconds, &options(1e-6)).unwrap();
         assert_eq!(report, [0, 0, 0]);
-        assert_eq!(cause, Some(Cause::Filter(FilterKind::Querier)));
+        assert_eq!(cause, Some(Cause::Filter(FilterKind::QuerierBudget)));
     }
 }
 
-/// The same calls succeed and fail, with answers of the same shape, released at the same time.
-/// How much work they are is measured by the benchmark.
+/// The same calls succeed and fail, and their answers have the same shape. `no_bits.rs` tests the
+/// time of answers, and the benchmark measures the work.
 #[test]
 fn row_17_a_page_cannot_tell_that_the_api_is_disabled() {
     let calls: [(&str, ConversionOptions); 5] = [
@@ -393,7 +403,7 @@ fn row_17_a_page_cannot_tell_that_the_api_is_disabled() {
         let bad = ImpressionOptions::new(u32::MAX);
         let call = Call::new("news.example", at(1));
         let refused = agent.save_impression(&call, &bad).unwrap_err().to_string();
-        // What a page is told before anything is stored is the same.
+        // The gate, which needs no store, refuses the call with the same message.
         let told = agent
             .gate()
             .impression(&call, &bad)
@@ -405,7 +415,7 @@ fn row_17_a_page_cannot_tell_that_the_api_is_disabled() {
         let answers = calls.iter().map(|(site, options)| {
             let call = Call::new(site, at(2));
             let answer = agent.measure_conversion(&call, options);
-            // When the store has failed, the page gets an answer of the same shape.
+            // The null report that a page gets when the store has failed has the same shape.
             let null = agent.gate().conversion(&call, options);
             let null = null.map(|call| agent.gate().null_report(&call.envelope()));
             let size = |report: &SealedReport| {
@@ -438,18 +448,23 @@ fn row_18_refusals_by_global_budget_and_quota_are_exercised() {
     assert_eq!(histogram(&mut agent, "a.example", 3, &news), [1, 0, 0]);
     let (report, cause) = measure(&mut agent, "b.example", 4, &news).unwrap();
     assert_eq!(report, [0, 0, 0]);
-    assert_eq!(cause, Some(Cause::Filter(FilterKind::ImpressionSite)));
+    assert_eq!(cause, Some(Cause::Filter(FilterKind::ImpressionSiteQuota)));
     let blog = on("blog.example", 0.5);
     assert_eq!(histogram(&mut agent, "b.example", 5, &blog), [0, 1, 0]);
 }
 
-/// In doubles, five times 2/(10/1.1) costs 5 × 220,001 µε; exactly, 5 × 220,000.
+/// Each of five reports costs 2/(10/1.1). In doubles they cost 5 × 220,001 µε, which is more than
+/// the budget. Exactly, they cost 5 × 220,000 µε, which is the budget.
 #[test]
 fn row_19_the_draft_counts_in_doubles_and_big_bird_exactly() {
     let last = |profile: Profile| {
         let change = move |config: &mut Config| {
             let base = Config::new(profile);
-            let builder = base.policy.to_builder().querier(1.1).conversion_site(9.0);
+            let builder = base
+                .policy
+                .to_builder()
+                .querier_budget(1.1)
+                .conversion_site_quota(9.0);
             config.policy = builder.build().unwrap();
         };
         let mut agent = agent_with(change, || 0.5);
@@ -538,8 +553,8 @@ fn row_24_hosts_have_a_longest_length() {
     assert_eq!(error.name(), "SyntaxError");
 }
 
-/// Of a site whose data was cleared, a report that says nothing: under the draft the others still
-/// pay for it; elsewhere nobody does.
+/// A site whose data was cleared asks for a report that is null. Under the draft, the other
+/// filters still pay for it. Under `big-bird`, no filter does.
 #[test]
 fn row_25_a_cleared_site_still_charges_the_others_under_the_draft() {
     for (profile, spent) in [(Profile::W3cDraft, 500_000), (Profile::BigBird, 0)] {
@@ -560,13 +575,14 @@ fn row_25_a_cleared_site_still_charges_the_others_under_the_draft() {
         assert_eq!(histogram(&mut agent, "a.example", 3, &one_day), [0, 0, 0]);
         let views = agent.storage().ledger().epochs();
         let filters = views.flat_map(|view| view.filters());
-        let global = filters.filter(|(filter, _)| *filter == Filter::Global);
+        let global = filters.filter(|(filter, _)| *filter == Filter::GlobalBudget);
         let consumed: u64 = global.map(|(_, consumed)| consumed.get()).sum();
         assert_eq!(consumed, spent, "{profile}");
     }
 }
 
-/// The draft's first conversion can be prescribed, and recorded scenarios do.
+/// The draft chooses the start of epochs with the first conversion. Recorded scenarios depend on
+/// that start, so it can be configured.
 #[test]
 fn row_26_epochs_begin_with_the_first_use_unless_told_otherwise() {
     let hour = 3_600;
@@ -586,16 +602,16 @@ fn row_26_epochs_begin_with_the_first_use_unless_told_otherwise() {
     }
 }
 
-/// What is consumed of the filters of a kind.
-fn consumed(agent: &Agent, kind: FilterKind) -> u64 {
+/// The sum that all filters of a kind have consumed.
+fn consumed(agent: &MemoryAgent, kind: FilterKind) -> u64 {
     let views = agent.storage().ledger().epochs();
     let filters = views.flat_map(|view| view.filters());
     let of_kind = filters.filter(|(filter, _)| filter.kind() == kind);
     of_kind.map(|(_, consumed)| consumed.get()).sum()
 }
 
-/// Eight reports of one site, all null: under the draft they drain the global budget, and cost the
-/// site nothing.
+/// One site asks for eight reports, which are all null. Under the draft they drain the global
+/// budget, but cost the site nothing. Under `big-bird` they cost nothing at all.
 #[test]
 fn row_27_what_costs_nothing_takes_nothing() {
     for (profile, taken) in [(Profile::W3cDraft, 8_000_000), (Profile::BigBird, 0)] {
@@ -624,17 +640,20 @@ fn row_27_what_costs_nothing_takes_nothing() {
             let answer = agent.measure_conversion(&call, &one_day).unwrap();
             assert_eq!(released(answer), [0, 0, 0]);
         }
-        assert_eq!(consumed(&agent, FilterKind::Querier), 0, "{profile}");
-        assert_eq!(consumed(&agent, FilterKind::Global), taken, "{profile}");
+        assert_eq!(consumed(&agent, FilterKind::QuerierBudget), 0, "{profile}");
         assert_eq!(
-            consumed(&agent, FilterKind::ImpressionSite),
+            consumed(&agent, FilterKind::GlobalBudget),
+            taken,
+            "{profile}"
+        );
+        assert_eq!(
+            consumed(&agent, FilterKind::ImpressionSiteQuota),
             taken,
             "{profile}"
         );
     }
 }
 
-/// A report with an epsilon of 10.1 µε carries 11. Of a conversion worth 99 of 100 that is 10.89.
 #[test]
 fn row_29_a_flood_makes_nobody_wait_and_changes_no_histogram() {
     let mut agent = agent();
@@ -653,15 +672,18 @@ fn row_29_a_flood_makes_nobody_wait_and_changes_no_histogram() {
     let answer = agent.measure_conversion(&call, &options).unwrap();
     let matched: usize = answer.decision.epochs().map(|epoch| epoch.matched).sum();
     assert_eq!(matched, read);
-    // The last two get the credit, as if all had been read.
+    // The last two impressions get the credit, as if all had been read.
     assert_eq!(released(answer), [1, 1]);
-    let budgets = agent.budgets().unwrap();
+    let budgets = agent.filter_balances().unwrap();
     let paid = budgets
         .iter()
-        .filter(|budget| budget.filter.kind() == FilterKind::ImpressionSite);
+        .filter(|budget| budget.filter.kind() == FilterKind::ImpressionSiteQuota);
     assert_eq!(paid.count(), read);
 }
 
+/// A page asks for an epsilon of 10.1 µε, and the report carries 11 µε. The conversion is worth 99
+/// of 100, so the loss is 10.89 µε and `big-bird` charges 11 µε. The draft computes with 10.1 µε
+/// and charges 10 µε.
 #[test]
 fn row_28_what_is_charged_follows_from_what_the_report_carries() {
     for (profile, charged) in [(Profile::W3cDraft, 10), (Profile::BigBird, 11)] {
@@ -681,6 +703,10 @@ fn row_28_what_is_charged_follows_from_what_the_report_carries() {
             ..options(10.1e-6)
         };
         let _ = agent.measure_conversion(&call, &tiny).unwrap();
-        assert_eq!(consumed(&agent, FilterKind::Querier), charged, "{profile}");
+        assert_eq!(
+            consumed(&agent, FilterKind::QuerierBudget),
+            charged,
+            "{profile}"
+        );
     }
 }

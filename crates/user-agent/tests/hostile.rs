@@ -1,40 +1,39 @@
-//! What a hostile site can do: fill memory, crowd out others, look for differences.
+//! Attacks by a hostile site that must fail: filling memory, and displacing what belongs to others.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bigbird::{Profile, Timestamp};
+use bigbird_testing::CountingAllocator;
 use bigbird_user_agent::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
-use common::{Agent, Half, SERVICE, released};
+use common::{FixedRandomness, MemoryAgent, SERVICE, released};
 
-/// One at a time, so that each sees its own memory.
+/// Tests that measure memory run one at a time, so that each sees only its own.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const FLOOD: u32 = 1_000_000;
 
-/// As a browser does when nobody waits.
-fn look_after(agent: &mut Agent, now: Timestamp) {
+/// Runs a slice of upkeep if it is due, as a browser does when nobody waits.
+fn look_after(agent: &mut MemoryAgent, now: Timestamp) {
     if agent.is_upkeep_due(now) {
         let Ok(_) = agent.upkeep(now);
     }
 }
 
-/// A million impressions from one site, a new advertiser and match value for each, while ten other
-/// sites have ten impressions each.
+/// One site saves a million impressions, each with a new advertiser and a new match value. Ten
+/// other sites have ten impressions each.
 fn flood(profile: Profile) {
     let _alone = ALONE.lock();
     let config = Config::new(profile).with_service(SERVICE).for_testing();
     let limit = config.store_limits.units_per_epoch.get() as usize;
-    let before = ALLOCATED.load(Ordering::Relaxed);
-    let mut agent = UserAgent::in_memory(config, Half);
+    let before = ALLOCATOR.bytes();
+    let mut agent = UserAgent::in_memory(config, FixedRandomness);
     let start = 1_700_000_000_000;
     let Ok(spam) = agent.begin_user_action(Timestamp(start));
     let Ok(bought) = agent.begin_user_action(Timestamp(start));
-    let save = |agent: &mut Agent, site: &str, by, ms, options: &_| {
+    let save = |agent: &mut MemoryAgent, site: &str, by, ms, options: &_| {
         let call = Call::new(site, Timestamp(start + ms)).by(by);
         agent.save_impression(&call, options).unwrap();
     };
@@ -56,12 +55,13 @@ fn flood(profile: Profile) {
         look_after(&mut agent, Timestamp(start + ms));
     }
     assert!(agent.storage().impressions().len() <= limit);
-    // A number for each site that is named, twice as many before unused ones are swept out.
+    // Each named site has a number. Unused numbers are removed only when more were given out than
+    // were in use, so their count can reach twice the limit.
     assert!(agent.storage().site_count() <= 2 * limit + 20_000);
-    let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+    let bytes = ALLOCATOR.bytes() - before;
     assert!(bytes < 96 << 20, "{} MiB", bytes >> 20);
 
-    // All hundred of the others are still there.
+    // All hundred impressions of the other sites are still stored.
     for site in 0..10 {
         let options = ConversionOptions {
             impression_sites: vec![format!("honest-{site}.example")],
@@ -87,14 +87,14 @@ fn nor_does_it_under_the_draft() {
     flood(Profile::W3cDraft);
 }
 
-/// A shared conversion gives a limited number of shares, and a site that creates many displaces
-/// only its own.
+/// A shared conversion gives a limited number of shares. A site that creates many shared
+/// conversions displaces only its own.
 #[test]
 fn shared_conversions_are_limited_for_each_site() {
     let config = Config::new(Profile::BigBird)
         .with_service(SERVICE)
         .for_testing();
-    let mut agent = UserAgent::in_memory(config, Half);
+    let mut agent = UserAgent::in_memory(config, FixedRandomness);
     let now = Timestamp(1_700_000_000_000);
     let Ok(seen) = agent.begin_user_action(now);
     let ad = Call {
@@ -145,15 +145,15 @@ fn shared_conversions_are_limited_for_each_site() {
     }
 }
 
-/// Conversions that name ever new sites leave nothing behind either.
+/// Conversions that keep naming new sites do not fill memory either.
 #[test]
 fn naming_sites_in_conversions_fills_no_memory() {
     let _alone = ALONE.lock();
     let config = Config::new(Profile::BigBird)
         .with_service(SERVICE)
         .for_testing();
-    let before = ALLOCATED.load(Ordering::Relaxed);
-    let mut agent = UserAgent::in_memory(config, Half);
+    let before = ALLOCATOR.bytes();
+    let mut agent = UserAgent::in_memory(config, FixedRandomness);
     for number in 0..100_000 {
         let options = ConversionOptions {
             impression_sites: vec![format!("a-{number}.example")],
@@ -166,27 +166,9 @@ fn naming_sites_in_conversions_fills_no_memory() {
         look_after(&mut agent, Timestamp(number));
     }
     assert!(agent.storage().site_count() <= 20_000);
-    let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+    let bytes = ALLOCATOR.bytes() - before;
     assert!(bytes < 8 << 20, "{} MiB", bytes >> 20);
 }
 
-/// The system's allocator, counting what is in use.
-struct Counting;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-#[allow(unsafe_code, reason = "an allocator that counts must be an allocator")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();

@@ -1,6 +1,6 @@
-//! Vectors that others made: the Public Suffix List's, the web platform's for hosts and IDNA, and
-//! those of structured fields. They run where they are at hand, in `shared/vectors` beside the
-//! repository; elsewhere each test says that it was skipped.
+//! Vectors that others made: those of the Public Suffix List, of the web platform for hosts and
+//! IDNA, and of structured fields. They run if they are in `shared/vectors` beside the repository.
+//! Otherwise each test prints that it was skipped.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;
@@ -10,12 +10,12 @@ use bigbird_user_agent::{Localhost, Site, parse_save_impression};
 use serde_json::{Value, json};
 use sfv::{BareItem, Dictionary, InnerList, Item, List, ListEntry, Parameters, Parser};
 
-/// A folder of vectors, if it is at hand.
+/// A folder of vectors, if it exists.
 fn vectors(folder: &str) -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors");
     let path = shared.join(folder);
     if !path.is_dir() {
-        println!("skipped: no shared/vectors/{folder} beside the repository");
+        println!("skipped: shared/vectors/{folder} does not exist beside the repository");
         return None;
     }
     Some(path)
@@ -26,11 +26,11 @@ fn site(host: &str) -> Option<String> {
     Some(site.as_str().to_owned())
 }
 
-/// The registrable domain of a host, or that it has none.
+/// Each host has the registrable domain that the list's tests expect, or none.
 #[test]
 fn the_public_suffix_lists_tests_pass() {
     let Some(folder) = vectors("psl") else { return };
-    // In two forms: `checkPublicSuffix('host', 'domain');` and `host domain`.
+    // Cases have two forms: `checkPublicSuffix('host', 'domain');` and `host domain`.
     let mut cases = Vec::new();
     for line in fs::read_to_string(folder.join("test_psl.txt"))
         .unwrap()
@@ -55,20 +55,20 @@ fn the_public_suffix_lists_tests_pass() {
         if host == "null" {
             continue;
         }
-        // Ours are in ASCII, and a registrable domain is its own.
+        // Our sites are in ASCII, and the site of a registrable domain is that domain.
         let expected = (domain != "null").then(|| site(&domain).unwrap());
         assert_eq!(site(&host), expected, "{host}");
     }
 }
 
-/// Host to ASCII: the site of a host is the registrable domain of what it maps to, and a host that
-/// cannot be mapped has none.
+/// Hosts are mapped to ASCII. The site of a host is the registrable domain of the mapped host, and
+/// a host that cannot be mapped does not have a site.
 #[test]
 fn hosts_are_mapped_as_in_browsers() {
     let Some(folder) = vectors("wpt-url") else {
         return;
     };
-    /// Not assigned in Unicode, but mapped by version 2.4 of the tables that we use.
+    /// A character that Unicode does not assign, but that version 2.4 of the tables we use maps.
     const UNASSIGNED: char = '\u{3e8ac}';
     for (file, least) in [("toascii.json", 80), ("IdnaTestV2.utf8.json", 2_600)] {
         let text = fs::read_to_string(folder.join(file)).unwrap();
@@ -83,7 +83,7 @@ fn hosts_are_mapped_as_in_browsers() {
             }
             let expected = case["output"].as_str().and_then(|output| {
                 let name = output.strip_suffix('.').unwrap_or(output);
-                // What we refuse beyond that (notes on the draft, rows 23 and 24).
+                // We also refuse empty labels and long hosts (docs/draft-notes.md, rows 23 and 24).
                 let refused = name.split('.').any(str::is_empty) || output.len() > Site::MAX_LENGTH;
                 let domain = psl::domain_str(name).filter(|_| !refused)?;
                 Some(format!("{domain}{}", &output[name.len()..]))
@@ -91,13 +91,13 @@ fn hosts_are_mapped_as_in_browsers() {
             sites += usize::from(expected.is_some());
             assert_eq!(site(input), expected, "{file}: {input:?}");
         }
-        // Many names of these files have one label or empty ones, and are no site.
+        // Many names in these files have a single label or an empty one, so they are not sites.
         assert!(sites > 10, "{file}: {sites} sites");
         println!("{file}: {sites} sites");
     }
 }
 
-/// What a structured field is: a value, or that it is none.
+/// Each structured field has the expected value, or is refused.
 #[test]
 fn structured_fields_are_parsed_as_the_working_group_does() {
     let Some(folder) = vectors("sfv") else { return };
@@ -133,8 +133,8 @@ fn structured_fields_are_parsed_as_the_working_group_does() {
                 (Some(got), false, _) => assert!(same(got, &case["expected"]), "{name}: {got}"),
                 _ => panic!("{name}: {parsed:?}"),
             }
-            // Our headers are dictionaries: one that is none is refused, whatever is in it, and one
-            // that is stays one with a key more.
+            // Our headers are dictionaries. Text that is not a dictionary is refused, whatever it
+            // contains. A dictionary with one more key is still a dictionary.
             if case["header_type"] == "dictionary"
                 && parsed.is_some() == (case["must_fail"] != true)
             {
@@ -197,7 +197,7 @@ fn of_dictionary(dictionary: &Dictionary) -> Value {
         .collect()
 }
 
-/// As the vectors write bytes.
+/// Bytes in base32, as the vectors write them.
 fn base32(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let mut text = String::new();
@@ -218,7 +218,7 @@ fn base32(bytes: &[u8]) -> String {
     text
 }
 
-/// Equality of JSON in which 1 is 1.0.
+/// Compares JSON values. 1 and 1.0 are equal.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),

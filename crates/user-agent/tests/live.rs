@@ -1,4 +1,4 @@
-//! A stream that is served as a browser needs it: on a wall clock, by threads.
+//! Serving a stream as a browser needs: with threads and on a wall clock.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bigbird::{Profile, Timestamp};
-use bigbird_user_agent::protocol::{Arrivals, Player, Serving, StreamClock, serve};
-use bigbird_user_agent::{Config, Memory, MemoryTransaction, Storage, UserAgent};
-use common::{Half, SERVICE};
+use bigbird_user_agent::protocol::{Arrivals, Player, ServeOptions, StreamClock, serve};
+use bigbird_user_agent::{Config, MemoryStore, MemoryTransaction, Storage, UserAgent};
+use common::{FixedRandomness, SERVICE};
 use serde_json::{Value, json};
 
 const DELAY: Duration = Duration::from_millis(50);
@@ -20,10 +20,10 @@ const MANY: Arrivals = Arrivals {
     of_all: 1000,
 };
 
-/// A store that can be held up.
+/// A store that can be made to wait.
 #[derive(Debug)]
 struct Gated {
-    memory: Memory,
+    memory: MemoryStore,
     open: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -45,7 +45,7 @@ struct Session {
     input: Option<PipeWriter>,
     output: BufReader<PipeReader>,
     open: Arc<(Mutex<bool>, Condvar)>,
-    server: JoinHandle<Memory>,
+    server: JoinHandle<MemoryStore>,
 }
 
 impl Session {
@@ -58,14 +58,14 @@ impl Session {
         config.pace.impressions = limits;
         let open = Arc::new((Mutex::new(true), Condvar::new()));
         let gated = Gated {
-            memory: Memory::new(),
+            memory: MemoryStore::new(),
             open: Arc::clone(&open),
         };
         let (theirs, input) = pipe().unwrap();
         let (output, ours) = pipe().unwrap();
         let server = thread::spawn(move || {
-            let Ok(agent) = UserAgent::new(config, gated, Half, Timestamp(0));
-            let serving = Serving {
+            let Ok(agent) = UserAgent::new(config, gated, FixedRandomness, Timestamp(0));
+            let serving = ServeOptions {
                 clock: StreamClock::Wall(|| Timestamp(1_700_000_000_000)),
                 warn: |told| panic!("{told}"),
                 handle: || 7,
@@ -97,7 +97,7 @@ impl Session {
         self.open.1.notify_all();
     }
 
-    /// Nothing more is asked; gives what is still answered.
+    /// Ends the input and returns the remaining answers.
     fn end(mut self) -> Vec<Value> {
         self.input = None;
         let lines = self.output.lines();
@@ -107,8 +107,8 @@ impl Session {
         answers
     }
 
-    /// Nothing more is asked; gives what is stored.
-    fn finish(mut self) -> Memory {
+    /// Ends the input and returns the store.
+    fn finish(mut self) -> MemoryStore {
         self.input = None;
         let answers = self.output.lines();
         answers.for_each(|line| {
@@ -157,7 +157,7 @@ fn answers_are_matched_by_id_and_nobody_waits_for_a_conversion() {
     assert!(session.end().is_empty());
 }
 
-/// What came before the input ended is answered, each at its moment.
+/// Every request that came before the end of the input is answered, each conversion at its moment.
 #[test]
 fn the_end_of_the_input_loses_no_answer() {
     let mut session = Session::start(MANY);
@@ -175,8 +175,8 @@ fn the_end_of_the_input_loses_no_answer() {
     assert_eq!(ids, [1, 2, 3, 4, 5]);
 }
 
-/// A store that is held up holds up no answer: the conversion is answered null at its moment, done and
-/// charged afterwards, and counted.
+/// A store that is stuck does not delay an answer. The conversion is answered null at its moment,
+/// is carried out and charged afterwards, and is counted as missed.
 #[test]
 fn a_conversion_that_is_not_ready_is_answered_null_and_charged() {
     let mut session = Session::start(MANY);
@@ -190,7 +190,7 @@ fn a_conversion_that_is_not_ready_is_answered_null_and_charged() {
         session.receive(),
         json!({"ok": true, "id": 3, "histogram": [0, 0]})
     );
-    // The page of an impression does not wait either.
+    // A page that saves an impression does not wait either.
     session.send(&save(4));
     assert_eq!(session.receive(), json!({"ok": true, "id": 4}));
     session.let_through(true);
@@ -206,8 +206,8 @@ fn a_conversion_that_is_not_ready_is_answered_null_and_charged() {
     assert!(session.end().is_empty());
 }
 
-/// Over the limit of its site a conversion is answered null at its moment, an impression as any other, and
-/// nothing is read, stored or charged for them.
+/// A conversion over the limit of its site is answered null at its moment. An impression over the
+/// limit is answered like any other. Nothing is read, stored or charged for them.
 #[test]
 fn arrivals_over_the_limit_touch_nothing() {
     let none = Arrivals {
@@ -217,7 +217,7 @@ fn arrivals_over_the_limit_touch_nothing() {
     let mut session = Session::start(none);
     session.send(&save(1));
     assert_eq!(session.receive(), json!({"ok": true, "id": 1}));
-    // Whatever the store does.
+    // The answer comes even while the store is stuck.
     session.let_through(false);
     let begin = Instant::now();
     session.send(&measure(2));
@@ -234,11 +234,16 @@ fn arrivals_over_the_limit_touch_nothing() {
         (&json!([]), &json!([]))
     );
     session.send(&json!({"event": "status", "id": 4}));
-    assert_eq!(session.receive()["missed"], 0, "it was not taken");
+    assert_eq!(
+        session.receive()["missed"],
+        0,
+        "the conversion was not taken"
+    );
     assert!(session.end().is_empty());
 }
 
-/// A site that asks to be forgotten more often than is taken is forgotten all the same, a delay later.
+/// A site that asks to be forgotten more often than its limit allows is still forgotten, one delay
+/// later.
 #[test]
 fn asking_to_be_forgotten_too_often_is_put_off_and_done() {
     let one = Arrivals {
@@ -249,10 +254,10 @@ fn asking_to_be_forgotten_too_often_is_put_off_and_done() {
     session.send(&save(1));
     session.receive();
     let forget = json!({"event": "clearImpressionsForSite", "site": "news.example", "id": 2});
-    // Its one arrival is used up, unless the machine has slept for all of the delay.
+    // The site's only arrival is used up, unless the machine has slept for the whole delay.
     session.send(&forget);
     assert_eq!(session.receive(), json!({"ok": true, "id": 2}));
-    // What was put off is done before the end.
+    // Work that was put off is done before the stream ends.
     session.send(&json!({"event": "status", "id": 3}));
     session.receive();
     let stored = session.finish();

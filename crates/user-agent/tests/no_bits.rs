@@ -1,11 +1,12 @@
-//! Time tells nothing: when an answer comes, in which order calls are charged, and what happens to
-//! whom, depends on the calls alone.
+//! Timing reveals nothing: the time of an answer, the order in which calls are charged, and the
+//! calls that are carried out depend on the arriving calls alone.
 //!
-//! Two worlds differ in what one epoch holds, or in that the device is exhausted, cleared, disabled, full
-//! or failing. The same calls of several sites arrive in both, at the same virtual moments; a model says
-//! how long each takes, by what it reads. Every release must come at the same moment in the same size,
-//! calls must be charged in the same order, and outside the epoch that differs every answer and every
-//! filter must be the same. Hosts that get it wrong are caught.
+//! Two worlds differ in what one epoch holds or has spent, or in the state of the device: one is
+//! cleared, disabled, full or failing. The same calls of several sites arrive in both at the same
+//! virtual times. A model derives the duration of each call from what it reads. Every answer must
+//! be released at the same time and have the same size. Calls must be charged in the same order.
+//! Outside the epoch that differs, every answer and every filter must be the same. Flawed hosts
+//! must be caught.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -18,52 +19,55 @@ use bigbird_user_agent::protocol::{Arrivals, Moment, Pace, Scheduler, Ticket};
 use bigbird_user_agent::{
     Action, Call, Config, ConversionOptions, ImpressionOptions, PageAnswer, PageCall, UserAgent,
 };
-use common::{Agent, Half, SERVICE};
+use common::{FixedRandomness, MemoryAgent, SERVICE};
 
 const DAY: i64 = 86_400_000;
-/// Epochs are of a week, and begin at 0.
+/// The wall-clock time of all calls, in epoch 3. Epochs last a week, and epoch 0 begins at time 0.
 const NOW: i64 = 22 * DAY;
-/// The epoch that differs, and one that does not.
+/// The epoch that differs.
 const CHANGED: i64 = 2;
+/// An epoch that does not differ.
 const OTHER: i64 = 1;
 
 const DELAY: Duration = Duration::from_millis(100);
-/// So many impressions of an epoch are read, each of which takes as long.
+/// The number of relevant impressions that a query reads in an epoch.
 const RELEVANT: u32 = 20;
+/// The time that a call takes for each relevant impression.
 const ROW: Duration = Duration::from_micros(20);
+/// The time that every call takes.
 const CALL: Duration = Duration::from_micros(200);
 const CONVERSIONS: Arrivals = Arrivals {
     of_site: 12,
     of_all: 60,
 };
 
-/// What a host does wrong.
+/// A mistake of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Flaw {
-    /// A conversion is taken if few are unfinished.
+enum HostFlaw {
+    /// Conversions are limited by the number of unfinished calls, not by arrivals.
     LimitsCountUnfinishedWork,
-    /// Several are worked on at once, and charged when they are ready.
+    /// Several calls run at once, and each is charged when it is ready.
     ChargedWhenReady,
-    /// An answer that is late comes at the next multiple of the delay.
+    /// A late answer is released when it is ready.
     LaterMultiples,
-    /// An answer waits for those before it.
+    /// The answer to an impression waits until the calls before it are done.
     AnswersInOrder,
-    /// A query reads everything.
+    /// A query reads every relevant impression.
     UnboundedRows,
 }
 
-/// How the second world differs.
+/// The difference between the second world and the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Difference {
-    /// The epoch holds nothing.
+    /// The changed epoch holds nothing.
     Empty,
-    /// The epoch has spent everything.
+    /// The sites have spent their budgets of the changed epoch.
     Exhausted,
     /// The user cleared everything.
     Cleared,
     /// The user disabled the API.
     Disabled,
-    /// The current epoch holds as much as it may.
+    /// The current epoch holds as many impressions as its limit allows.
     Full,
     /// The store fails.
     Failing,
@@ -85,7 +89,7 @@ enum What {
 }
 
 impl Arrival {
-    fn call(&self, agent: &Agent, number: u64) -> PageCall {
+    fn call(&self, agent: &MemoryAgent, number: u64) -> PageCall {
         let host = format!("site-{}.example", self.site);
         let action = Action::numbered(1_000_000 + number).unwrap();
         let call = Call::new(&host, Timestamp(NOW)).by(action);
@@ -106,7 +110,7 @@ impl Arrival {
     }
 }
 
-/// A stream of numbers that looks random.
+/// A stream of pseudorandom numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -119,7 +123,7 @@ impl Numbers {
     }
 }
 
-/// Calls of six sites, some of which flood.
+/// Calls of six sites, one of which makes many more than the others.
 fn load(seed: u64) -> Vec<Arrival> {
     let mut numbers = Numbers(seed);
     let mut at = Duration::ZERO;
@@ -133,7 +137,7 @@ fn load(seed: u64) -> Vec<Arrival> {
                 0 => What::Save,
                 1 => What::Measure(30),
                 2 => What::Measure(14),
-                // Only the current epoch.
+                // Reads only the current epoch.
                 _ => What::Measure(1),
             };
             let site = usize::try_from(numbers.below(9).saturating_sub(3)).unwrap();
@@ -142,8 +146,8 @@ fn load(seed: u64) -> Vec<Arrival> {
         .collect()
 }
 
-/// A device with many impressions in two epochs, of which one differs.
-fn device(difference: Option<Difference>, flaw: Option<Flaw>) -> Agent {
+/// A device with many impressions in two epochs. One of the two epochs differs.
+fn device(difference: Option<Difference>, flaw: Option<HostFlaw>) -> MemoryAgent {
     let mut config = Config::new(Profile::BigBird)
         .with_service(SERVICE)
         .for_testing()
@@ -151,12 +155,16 @@ fn device(difference: Option<Difference>, flaw: Option<Flaw>) -> Agent {
     let policy = config
         .policy
         .to_builder()
-        .unlimited(FilterKind::ImpressionSite);
-    config.policy = policy.global(8.0).querier(1.0).build().unwrap();
+        .unlimited(FilterKind::ImpressionSiteQuota);
+    config.policy = policy
+        .global_budget(8.0)
+        .querier_budget(1.0)
+        .build()
+        .unwrap();
     config.pace = pace();
     config.store_limits.units_per_epoch = 400.try_into().unwrap();
     config.read_limits = match flaw {
-        Some(Flaw::UnboundedRows) => ReadLimits {
+        Some(HostFlaw::UnboundedRows) => ReadLimits {
             relevant: u32::MAX,
             examined: u32::MAX,
         },
@@ -165,7 +173,7 @@ fn device(difference: Option<Difference>, flaw: Option<Flaw>) -> Agent {
             examined: 2 * RELEVANT,
         },
     };
-    let mut agent = UserAgent::in_memory(config, Half);
+    let mut agent = UserAgent::in_memory(config, FixedRandomness);
     let mut save = |epoch: i64, count: u64| {
         for number in 0..count {
             let at = Timestamp(epoch * 7 * DAY + DAY);
@@ -183,7 +191,8 @@ fn device(difference: Option<Difference>, flaw: Option<Flaw>) -> Agent {
     if difference == Some(Difference::Full) {
         save(NOW / (7 * DAY), 400);
     }
-    // In every world somebody asks as much of the epoch; in one it is for as much as there is.
+    // In every world, each site measures once in the changed epoch. In the exhausted world it
+    // spends its whole budget there.
     for site in 0..6 {
         let host = format!("site-{site}.example");
         let epsilon = match difference {
@@ -223,21 +232,21 @@ fn pace() -> Pace {
     }
 }
 
-/// What can be seen of a world.
+/// The parts of a world that must not depend on the difference.
 #[derive(Debug, Default, PartialEq)]
-struct Seen {
-    /// When each call was answered, and how many buckets the answer has.
+struct SeenWorld {
+    /// The time of each answer, the number of its call, and the number of its buckets.
     releases: Vec<(Moment, usize, usize)>,
-    /// The calls that were made, in their order.
+    /// The calls that were carried out, in order.
     made: Vec<usize>,
-    /// The histograms of calls that could not read the epoch that differs.
+    /// The histograms of calls that could not read the changed epoch.
     answers: BTreeMap<usize, Vec<u32>>,
-    /// What filters outside that epoch hold at the end.
+    /// The amounts that filters outside the changed epoch have consumed at the end.
     ledger: Vec<(i64, String, u64)>,
     missed: u64,
 }
 
-/// A call that is being made: when it will be done, and what comes of it.
+/// A call in progress: the time at which it will be done, and its answer.
 struct Making {
     done: Moment,
     number: usize,
@@ -245,26 +254,26 @@ struct Making {
     answer: Option<Vec<u32>>,
 }
 
-/// A host, as `protocol::serve` is one, in virtual time.
+/// A host like `protocol::serve`, in virtual time.
 struct Host {
-    agent: Agent,
-    flaw: Option<Flaw>,
+    agent: MemoryAgent,
+    flaw: Option<HostFlaw>,
     failing: bool,
-    /// How long everything takes, in units of what the machine was configured for.
+    /// The factor by which calls take longer than the machine was configured for.
     slowness: u32,
     scheduler: Scheduler<usize, (usize, Vec<u32>)>,
-    /// What is being made: one, unless the host is flawed.
+    /// The calls in progress: at most one, unless the host is flawed.
     making: Vec<Making>,
     unfinished: u32,
-    /// When the answer before was given, where answers keep their order.
+    /// The time of the previous answer to an impression, for [`HostFlaw::AnswersInOrder`].
     last: Moment,
-    seen: Seen,
+    seen: SeenWorld,
 }
 
 impl Host {
-    fn new(difference: Option<Difference>, flaw: Option<Flaw>, slowness: u32) -> Self {
+    fn new(difference: Option<Difference>, flaw: Option<HostFlaw>, slowness: u32) -> Self {
         let mut pace = pace();
-        if flaw == Some(Flaw::LimitsCountUnfinishedWork) {
+        if flaw == Some(HostFlaw::LimitsCountUnfinishedWork) {
             pace.conversions = Arrivals {
                 of_site: u32::MAX,
                 of_all: u32::MAX,
@@ -279,11 +288,11 @@ impl Host {
             making: Vec::new(),
             unfinished: 0,
             last: Duration::ZERO,
-            seen: Seen::default(),
+            seen: SeenWorld::default(),
         }
     }
 
-    fn live(mut self, arrivals: &[Arrival]) -> Seen {
+    fn live(mut self, arrivals: &[Arrival]) -> SeenWorld {
         let calls = (0..).zip(arrivals);
         let calls: Vec<PageCall> = calls.map(|(at, it)| it.call(&self.agent, at)).collect();
         let mut next = 0;
@@ -294,7 +303,7 @@ impl Host {
             let Some(now) = [done, release, arrival].into_iter().flatten().min() else {
                 break;
             };
-            // What is ready at its very moment is in time.
+            // An answer that is ready exactly at its moment is in time, so work is finished first.
             if done == Some(now) {
                 self.finish(now, arrivals, &calls);
             } else if release == Some(now) {
@@ -308,7 +317,7 @@ impl Host {
             self.begin(now, &calls);
         }
         self.seen.missed = self.scheduler.missed();
-        for budget in self.agent.budgets().unwrap() {
+        for budget in self.agent.filter_balances().unwrap() {
             if budget.epoch != CHANGED {
                 let name = budget.to_string();
                 let consumed = budget.balance.consumed.get();
@@ -325,13 +334,13 @@ impl Host {
                 if self.scheduler.impression(now, call.site(), 1, number) {
                     self.unfinished += 1;
                 }
-                // A page is told at once, unless answers keep their order.
-                if self.flaw != Some(Flaw::AnswersInOrder) {
+                // A page gets its answer at once, unless answers wait for the calls before them.
+                if self.flaw != Some(HostFlaw::AnswersInOrder) {
                     self.seen.releases.push((now, number, 0));
                 }
             }
             What::Measure(_) => {
-                let limited = self.flaw == Some(Flaw::LimitsCountUnfinishedWork);
+                let limited = self.flaw == Some(HostFlaw::LimitsCountUnfinishedWork);
                 if limited && self.unfinished >= CONVERSIONS.of_all / 15 {
                     self.seen.releases.push((now + DELAY, number, 5));
                 } else if self
@@ -344,9 +353,9 @@ impl Host {
         }
     }
 
-    /// Begins what is to be done next.
+    /// Begins the next calls.
     fn begin(&mut self, now: Moment, calls: &[PageCall]) {
-        let ready = self.flaw == Some(Flaw::ChargedWhenReady);
+        let ready = self.flaw == Some(HostFlaw::ChargedWhenReady);
         while self.making.len() < if ready { 4 } else { 1 }
             && let Some((ticket, number)) = self.scheduler.begin()
         {
@@ -357,7 +366,7 @@ impl Host {
                 answer: None,
             };
             if ready {
-                // It is charged later, so how long it takes is found out by a call like it.
+                // The call is charged later, so its duration comes from what is stored now.
                 making.done += self.cost_of(number);
             } else {
                 let cost = self.make(&mut making, &calls[number]);
@@ -367,7 +376,7 @@ impl Host {
         }
     }
 
-    /// Makes a call, and says how long that takes.
+    /// Makes a call and returns its duration.
     fn make(&mut self, making: &mut Making, call: &PageCall) -> Duration {
         self.seen.made.push(making.number);
         if self.failing {
@@ -384,11 +393,11 @@ impl Host {
         }
     }
 
-    /// How long a conversion takes that reads the epoch, by how much is there.
+    /// The duration of a call, from the number of impressions stored in the changed epoch.
     fn cost_of(&mut self, number: usize) -> Duration {
         let stored = self.agent.storage().impressions();
         let rows = stored.impressions(bigbird::EpochIndex(CHANGED)).count();
-        // Some read it, some do not.
+        // Only calls with even numbers count as reading that epoch.
         let read = if number.is_multiple_of(2) { rows } else { 0 };
         CALL + ROW * u32::try_from(read).unwrap()
     }
@@ -396,7 +405,7 @@ impl Host {
     fn finish(&mut self, now: Moment, arrivals: &[Arrival], calls: &[PageCall]) {
         let at = self.making.iter().position(|making| making.done == now);
         let mut making = self.making.remove(at.unwrap());
-        if self.flaw == Some(Flaw::ChargedWhenReady) {
+        if self.flaw == Some(HostFlaw::ChargedWhenReady) {
             let call = &calls[making.number];
             self.make(&mut making, call);
         }
@@ -404,13 +413,13 @@ impl Host {
         match (making.ticket, making.answer) {
             (Some(ticket), Some(answer)) => {
                 let late = now.saturating_sub(arrivals[making.number].at) > DELAY;
-                if self.flaw == Some(Flaw::LaterMultiples) && late {
+                if self.flaw == Some(HostFlaw::LaterMultiples) && late {
                     self.seen.releases.push((now, making.number, 5));
                 }
                 self.scheduler.finish(ticket, (making.number, answer));
             }
             (Some(ticket), None) => self.scheduler.fail(ticket),
-            (None, _) if self.flaw == Some(Flaw::AnswersInOrder) => {
+            (None, _) if self.flaw == Some(HostFlaw::AnswersInOrder) => {
                 self.last = self.last.max(now);
                 self.seen.releases.push((self.last, making.number, 0));
             }
@@ -424,20 +433,22 @@ impl Host {
     }
 }
 
-/// What can be seen of a world, other than what calls learn that read the epoch which differs.
+/// The parts of a world that must not depend on the difference. What calls learn by reading the
+/// changed epoch is left out.
 fn seen(
     load: &[Arrival],
     difference: Option<Difference>,
-    flaw: Option<Flaw>,
+    flaw: Option<HostFlaw>,
     slowness: u32,
-) -> Seen {
+) -> SeenWorld {
     let mut seen = Host::new(difference, flaw, slowness).live(load);
     if slowness > 1 {
-        // What remains to be seen of a machine that is slower than configured: who was missed.
+        // A machine that is slower than configured still reveals which conversions were missed, so
+        // this is not compared.
         seen.missed = 0;
         seen.answers.clear();
     }
-    // The last week is not in the epoch.
+    // A conversion that looks back one day reads only the current epoch.
     seen.answers
         .retain(|number, _| load[*number].what == What::Measure(1));
     if !matches!(
@@ -450,11 +461,11 @@ fn seen(
     seen
 }
 
-/// The same calls in a world that differs, and in one that does not.
+/// Compares the same calls in a world with the difference and in a world without it.
 fn compare(
     seed: u64,
     difference: Difference,
-    flaw: Option<Flaw>,
+    flaw: Option<HostFlaw>,
     slowness: u32,
 ) -> Result<(), String> {
     let load = load(seed);
@@ -492,7 +503,8 @@ fn no_difference_shows_in_time_order_or_size() {
     }
 }
 
-/// The loads reach the limits, work waits, and nothing is missed: else they would show nothing.
+/// The loads reach the limits, work waits, and nothing is missed. Otherwise the comparison would be
+/// vacuous. On a machine that is 30 times slower, conversions are missed.
 #[test]
 fn the_loads_are_heavy_and_fit() {
     let (mut refused, mut read) = (0, 0);
@@ -512,15 +524,19 @@ fn the_loads_are_heavy_and_fit() {
 #[test]
 fn hosts_that_get_it_wrong_are_caught() {
     for flaw in [
-        Flaw::LimitsCountUnfinishedWork,
-        Flaw::ChargedWhenReady,
-        Flaw::LaterMultiples,
-        Flaw::AnswersInOrder,
-        Flaw::UnboundedRows,
+        HostFlaw::LimitsCountUnfinishedWork,
+        HostFlaw::ChargedWhenReady,
+        HostFlaw::LaterMultiples,
+        HostFlaw::AnswersInOrder,
+        HostFlaw::UnboundedRows,
     ] {
-        // Only what is late can come at a later multiple.
-        let slowness = if flaw == Flaw::LaterMultiples { 30 } else { 1 };
+        // Only late answers show this flaw, so calls must take longer.
+        let slowness = if flaw == HostFlaw::LaterMultiples {
+            30
+        } else {
+            1
+        };
         let differs = |seed| compare(seed, Difference::Empty, Some(flaw), slowness).is_err();
-        assert!((0..60).any(differs), "{flaw:?} was not noticed");
+        assert!((0..60).any(differs), "{flaw:?} was not caught");
     }
 }

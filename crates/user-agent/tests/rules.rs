@@ -1,5 +1,5 @@
-//! Rules belong to epochs: whatever they are changed to, to and fro, and however the clock steps, no
-//! budget comes back.
+//! Rules belong to epochs: no change of rules, back and forth, and no step of the clock brings a
+//! budget back.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -11,7 +11,7 @@ use bigbird_user_agent::{
     Action, Call, ChangeSet, Config, ConversionOptions, ImpressionOptions, Rules, Storage,
     Timeline, Transaction as _, UserAgent, View as _,
 };
-use common::{Agent, Half, SERVICE, agent, at, measure};
+use common::{FixedRandomness, MemoryAgent, SERVICE, agent, at, measure};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
@@ -24,7 +24,7 @@ const SITES: [&str; 4] = [
 ];
 
 #[derive(Debug, Clone)]
-enum Step {
+enum RulesStep {
     Save {
         site: usize,
     },
@@ -41,11 +41,15 @@ enum Step {
     Maintain,
 }
 
-/// Rules to change between: profiles, capacities, caps, and lengths of epochs.
+/// The rules to change between. They differ in profile, capacities, domain cap and epoch length.
 fn rules() -> Vec<Rules> {
     let policy = |querier: f64, global: f64, cap: u32| {
-        let policy = Policy::builder().querier(querier).global(global);
-        let quotas = policy.impression_site(global).conversion_site(global);
+        let policy = Policy::builder()
+            .querier_budget(querier)
+            .global_budget(global);
+        let quotas = policy
+            .impression_site_quota(global)
+            .conversion_site_quota(global);
         quotas.domain_cap(cap).build().unwrap()
     };
     let with = |epoch_days, policy| Rules { epoch_days, policy };
@@ -68,51 +72,56 @@ fn config(rules: &Rules) -> Config {
     config.with_service(SERVICE).for_testing()
 }
 
-fn steps() -> impl Strategy<Value = Vec<(Step, i64)>> {
+fn steps() -> impl Strategy<Value = Vec<(RulesStep, i64)>> {
     let site = 0..SITES.len();
     let epsilon = prop::sample::select(vec![0.3, 0.5, 1.0]);
     let days = prop::sample::select(vec![1, 7, 30]);
     let step = prop_oneof![
-        5 => site.clone().prop_map(|site| Step::Save { site }),
-        6 => (site, epsilon, days).prop_map(|(site, epsilon, days)| Step::Measure {
+        5 => site.clone().prop_map(|site| RulesStep::Save { site }),
+        6 => (site, epsilon, days).prop_map(|(site, epsilon, days)| RulesStep::Measure {
             site,
             epsilon,
             days,
         }),
-        3 => (0..rules().len()).prop_map(|rules| Step::Change { rules }),
-        1 => Just(Step::Forget),
-        1 => Just(Step::Maintain),
+        3 => (0..rules().len()).prop_map(|rules| RulesStep::Change { rules }),
+        1 => Just(RulesStep::Forget),
+        1 => Just(RulesStep::Maintain),
     ];
-    // Clocks step back, too.
+    // The clock also steps back.
     let hours = prop_oneof![6 => 0..10_i64, 3 => 0..100_i64, 2 => -200..0_i64];
     prop::collection::vec((step, hours), 1..60)
 }
 
-/// How a change of rules goes wrong.
+/// A mistake in changing rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Flaw {
-    /// The new rules hold at once, also in epochs that have begun.
+enum RulesFlaw {
+    /// New rules apply at once, even in epochs that have begun.
     AtOnce,
-    /// New rules come with new epochs, and what was spent in the old ones is forgotten.
+    /// New rules come with new epochs, and the charges of the old epochs are forgotten.
     Afresh,
 }
 
-/// The rules that an epoch was first seen with, and what each of its filters was charged since.
-type Seen = BTreeMap<EpochIndex, (Rules, BTreeMap<String, u64>)>;
+/// The rules each epoch was first seen with, and the charges to each of its filters since then.
+type SeenRules = BTreeMap<EpochIndex, (Rules, BTreeMap<String, u64>)>;
 
-fn timeline(agent: &mut Agent) -> Timeline {
+fn timeline(agent: &mut MemoryAgent) -> Timeline {
     let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
     state.timeline
 }
 
-fn restart(agent: Agent, rules: &Rules, now: i64, flaw: Option<Flaw>) -> Agent {
+fn restart(agent: MemoryAgent, rules: &Rules, now: i64, flaw: Option<RulesFlaw>) -> MemoryAgent {
     let old = agent.config().rules();
-    if flaw == Some(Flaw::Afresh) && old != *rules {
-        return UserAgent::in_memory(config(rules), Half);
+    if flaw == Some(RulesFlaw::Afresh) && old != *rules {
+        return UserAgent::in_memory(config(rules), FixedRandomness);
     }
-    let agent = UserAgent::new(config(rules), agent.into_storage(), Half, Timestamp(now));
+    let agent = UserAgent::new(
+        config(rules),
+        agent.into_storage(),
+        FixedRandomness,
+        Timestamp(now),
+    );
     let mut agent = agent.unwrap();
-    if flaw == Some(Flaw::AtOnce) {
+    if flaw == Some(RulesFlaw::AtOnce) {
         let Ok(mut tx) = agent.storage_mut().begin();
         let Ok(mut state) = tx.state();
         if let Some(first) = state.timeline.eras().first() {
@@ -126,25 +135,25 @@ fn restart(agent: Agent, rules: &Rules, now: i64, flaw: Option<Flaw>) -> Agent {
     agent
 }
 
-fn live(steps: &[(Step, i64)], flaw: Option<Flaw>) -> Result<(), TestCaseError> {
+fn live(steps: &[(RulesStep, i64)], flaw: Option<RulesFlaw>) -> Result<(), TestCaseError> {
     let rules = rules();
-    let mut agent = UserAgent::in_memory(config(&rules[0]), Half);
+    let mut agent = UserAgent::in_memory(config(&rules[0]), FixedRandomness);
     let mut now = 1000 * 24 * HOUR;
-    let mut seen = Seen::new();
-    // The epochs of moments at which something was called.
+    let mut seen = SeenRules::new();
+    // The epoch of each time at which a call was made.
     let mut moments: BTreeMap<i64, EpochIndex> = BTreeMap::new();
-    // When the last epoch ends that was pruned.
+    // The end of the last pruned epoch.
     let mut closed = i64::MIN;
     for (number, (step, hours)) in (1..).zip(steps) {
         now += hours * HOUR;
         let action = Action::numbered(number).unwrap();
         match step {
-            Step::Save { site } => {
+            RulesStep::Save { site } => {
                 let call = Call::new(SITES[*site], Timestamp(now)).by(action);
                 let options = ImpressionOptions::new(0);
                 agent.save_impression(&call, &options).unwrap();
             }
-            Step::Measure {
+            RulesStep::Measure {
                 site,
                 epsilon,
                 days,
@@ -174,24 +183,24 @@ fn live(steps: &[(Step, i64)], flaw: Option<Flaw>) -> Result<(), TestCaseError> 
                     }
                 }
             }
-            Step::Change { rules: other } => agent = restart(agent, &rules[*other], now, flaw),
-            Step::Forget => agent
+            RulesStep::Change { rules: other } => agent = restart(agent, &rules[*other], now, flaw),
+            RulesStep::Forget => agent
                 .clear_browsing_history(&[], true, Timestamp(now))
                 .unwrap(),
-            Step::Maintain => {
+            RulesStep::Maintain => {
                 let Ok(()) = agent.maintain(Timestamp(now));
             }
         }
         let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
-        if let (Step::Save { .. } | Step::Measure { .. }, Some(epoch)) =
+        if let (RulesStep::Save { .. } | RulesStep::Measure { .. }, Some(epoch)) =
             (step, state.timeline.epoch(Timestamp(now)))
         {
             moments.insert(now, epoch);
         }
-        // A moment stays in its epoch until it is pruned, and then in one that is.
+        // A time stays in its epoch until that epoch is pruned, and after that in a pruned one.
         for (moment, epoch) in &moments {
             let found = state.timeline.epoch(Timestamp(*moment));
-            prop_assert!(found.is_some(), "no epochs at step {}: {:?}", number, step);
+            prop_assert!(found.is_some(), "no epoch at step {}: {:?}", number, step);
             let found = found.unwrap();
             let stays = match *epoch >= state.first_epoch {
                 true => found == *epoch,
@@ -199,18 +208,22 @@ fn live(steps: &[(Step, i64)], flaw: Option<Flaw>) -> Result<(), TestCaseError> 
             };
             prop_assert!(
                 stays,
-                "{:?} is {:?} at step {}: {:?}",
+                "{:?} became {:?} at step {}: {:?}",
                 epoch,
                 found,
                 number,
                 step
             );
         }
-        // What was closed is closed for as long as it was to be.
+        // Pruned epochs stay pruned: the end of the last one never moves back.
         if let Some(ends) = state.timeline.beginning(state.first_epoch)
             && state.first_epoch > EpochIndex(i64::MIN)
         {
-            prop_assert!(ends.0 >= closed, "closed until {closed}, then {}", ends.0);
+            prop_assert!(
+                ends.0 >= closed,
+                "pruned until {closed}, then only until {}",
+                ends.0
+            );
             closed = ends.0;
         }
         for (epoch, (rules, charged)) in &seen {
@@ -230,7 +243,7 @@ fn live(steps: &[(Step, i64)], flaw: Option<Flaw>) -> Result<(), TestCaseError> 
                 };
                 prop_assert!(
                     within,
-                    "epoch {}: {} was charged {}",
+                    "epoch {}: {} was charged {}, more than its capacity",
                     epoch.0,
                     name,
                     charged
@@ -251,7 +264,7 @@ fn no_change_of_rules_brings_a_budget_back() {
     TestRunner::new(cases.clone())
         .run(&steps(), |steps| live(&steps, None))
         .unwrap_or_else(|failure| panic!("{failure}"));
-    for flaw in [Flaw::AtOnce, Flaw::Afresh] {
+    for flaw in [RulesFlaw::AtOnce, RulesFlaw::Afresh] {
         let cases = Cases {
             max_shrink_iters: 0,
             ..cases.clone()
@@ -259,11 +272,12 @@ fn no_change_of_rules_brings_a_budget_back() {
         let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
         let noticed =
             TestRunner::new_with_rng(cases, rng).run(&steps(), |steps| live(&steps, Some(flaw)));
-        assert!(noticed.is_err(), "{flaw:?} was not noticed");
+        assert!(noticed.is_err(), "{flaw:?} was not caught");
     }
 }
 
-/// A browser that raises a budget: the epoch that has begun keeps the old one, the next has the new.
+/// A browser raises a budget. The epoch that has begun keeps the old budget, and the next epoch has
+/// the new one.
 #[test]
 fn a_larger_budget_begins_with_the_next_epoch() {
     let day = 86_400;
@@ -276,12 +290,14 @@ fn a_larger_budget_begins_with_the_next_epoch() {
     let bought = Call::new("shop.example", at(60));
     assert_eq!(measure(&mut agent, &bought, &options), [0, 1]);
     assert_eq!(measure(&mut agent, &bought, &options), [0, 0], "spent");
-    let larger = Policy::builder().querier(2.0).conversion_site(2.0);
+    let larger = Policy::builder()
+        .querier_budget(2.0)
+        .conversion_site_quota(2.0);
     let config = Config {
         policy: larger.build().unwrap(),
         ..agent.config().clone()
     };
-    let mut agent = UserAgent::new(config, agent.into_storage(), Half, at(120)).unwrap();
+    let mut agent = UserAgent::new(config, agent.into_storage(), FixedRandomness, at(120)).unwrap();
     assert_eq!(
         measure(&mut agent, &bought, &options),
         [0, 0],

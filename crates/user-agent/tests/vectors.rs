@@ -1,17 +1,17 @@
-//! Our own vectors, and the W3C's where they are at hand: in memory, and on the store that the example
-//! makes.
+//! Plays our own vectors, and the W3C's if they are available, on the store in memory and on the
+//! JSON store of the example.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
 
-use bigbird_conformance::{Case, Tally, read, vectors};
+use bigbird_conformance::{Tally, VectorCase, read, vectors};
 use bigbird_testing::Folder;
 
 #[allow(dead_code, reason = "an example has a main function")]
 #[path = "../examples/json_store.rs"]
 mod json_store;
 
-fn pass(cases: &[(String, Case)], least: usize) {
+fn pass(cases: &[(String, VectorCase)], least: usize) {
     let in_memory = Tally::of(cases, |case| case.run(None)).unwrap();
     let folder = Folder::in_memory();
     let mut number = 0;
@@ -31,14 +31,15 @@ fn our_vectors_pass() {
     pass(&vectors(), 35);
 }
 
-/// The W3C's, and scenarios recorded with its simulator, where they are at hand beside the repository.
+/// The W3C's vectors and scenarios recorded with its simulator, if they are in `shared` beside the
+/// repository.
 #[test]
 fn the_w3cs_vectors_pass() {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     for folder in ["w3c-e2e", "w3c-scenarios"] {
         let folder = shared.join(folder);
         if !folder.is_dir() {
-            println!("skipped: no {}", folder.display());
+            println!("skipped: {} does not exist", folder.display());
             continue;
         }
         pass(&read(&folder).unwrap(), 21);

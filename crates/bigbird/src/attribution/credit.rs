@@ -1,12 +1,12 @@
 //! Dividing a value into whole numbers, fairly.
 
-/// Divides `value` into whole parts proportional to `credit`, rounding at random so that every
+/// Divides `value` into whole parts proportional to `credit`. Rounding is random, so that every
 /// part has the right mean and all parts sum to `value` (the draft's section Last-N-Touch
 /// Attribution, fairly allocate credit).
 ///
-/// Rounding goes along the list in pairs: of two parts that are not whole, one is rounded and the
-/// other takes what that changed. `draw` gives random numbers in [0, 1], one for each pair. Credit
-/// must be positive with a finite sum.
+/// Rounding proceeds along the list in pairs: of two parts that are not whole, one is rounded and
+/// the other absorbs the difference. `draw` returns random numbers in [0, 1], one for each pair.
+/// Shares of credit must be positive and have a finite sum.
 pub fn allocate_credit(credit: &[f64], value: u32, mut draw: impl FnMut() -> f64) -> Vec<u32> {
     let sum: f64 = credit.iter().sum();
     let value = f64::from(value);
@@ -14,11 +14,11 @@ pub fn allocate_credit(credit: &[f64], value: u32, mut draw: impl FnMut() -> f64
         .iter()
         .map(|&share| match value * share {
             product if product.is_finite() => product / sum,
-            // The draft's order of steps overflows here; the result need not.
+            // The draft's order of steps overflows here, but the result need not.
             _ => value * (share / sum),
         })
         .collect();
-    // The one part that may not be whole yet.
+    // The only part so far that may not be whole.
     let mut open = 0;
     for mut other in 1..parts.len() {
         let fraction = |part: f64| part - part.floor();
@@ -26,7 +26,7 @@ pub fn allocate_credit(credit: &[f64], value: u32, mut draw: impl FnMut() -> f64
         if of_open == 0.0 && of_other == 0.0 {
             continue;
         }
-        // What makes each of them whole: both up, or both down.
+        // The change that makes each of them whole. Both are rounded up, or both down.
         let (to_open, to_other) = if of_open + of_other > 1.0 {
             (1.0 - of_open, 1.0 - of_other)
         } else {
@@ -42,7 +42,7 @@ pub fn allocate_credit(credit: &[f64], value: u32, mut draw: impl FnMut() -> f64
         parts[other] += change;
         parts[open] -= change;
     }
-    // Additions of doubles may have left a trace of a fraction.
+    // Adding doubles may have left a small fraction.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -81,7 +81,7 @@ mod tests {
     fn the_mean_is_proportional() {
         let (mut sums, rounds) = ([0_u32; 3], 10_000_u32);
         for round in 0..rounds {
-            // A low-discrepancy pair of draws.
+            // Two draws from a low-discrepancy sequence.
             let mut draws = [0.618_033_988_7, 0.754_877_666_2]
                 .map(|step: f64| (f64::from(round) * step).fract())
                 .into_iter();
@@ -105,7 +105,8 @@ mod tests {
         ) {
             let mut draws = draws.into_iter();
             let parts = allocate_credit(&credit, value, || draws.next().unwrap());
-            prop_assert_eq!(parts.iter().map(|&part| u64::from(part)).sum::<u64>(), u64::from(value));
+            let total: u64 = parts.iter().map(|&part| u64::from(part)).sum();
+            prop_assert_eq!(total, u64::from(value));
             let sum: f64 = credit.iter().sum();
             for (part, share) in parts.into_iter().zip(credit) {
                 prop_assert!((f64::from(part) - f64::from(value) * share / sum).abs() < 1.001);

@@ -1,4 +1,4 @@
-//! Impressions: what a site saved when it showed an ad.
+//! Impressions: ads that were shown, as sites save them.
 
 use crate::{SiteId, Timestamp, UserAction};
 
@@ -16,13 +16,13 @@ use crate::{SiteId, Timestamp, UserAction};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Impression<'a> {
-    /// Where the ad was shown.
+    /// The site where the ad was shown.
     pub site: SiteId,
-    /// The third party that saved it from a frame, if it was not the site itself.
+    /// The third party that saved it from a frame, or `None` if the site did.
     pub intermediary: Option<SiteId>,
     /// The user action that caused it.
     pub user_action: UserAction,
-    /// When it was saved.
+    /// The time at which it was saved.
     pub timestamp: Timestamp,
     /// The last moment at which it can match.
     pub expires: Timestamp,
@@ -30,16 +30,18 @@ pub struct Impression<'a> {
     pub match_value: u32,
     /// The histogram bucket that its credit goes to.
     pub histogram_index: u32,
-    /// Higher priorities get credit first.
+    /// The priority. Higher priorities get credit first.
     pub priority: i32,
-    /// The conversion sites that may measure it; every site if empty.
+    /// The conversion sites that may measure the impression. If empty, every site may.
     pub conversion_sites: &'a [SiteId],
-    /// Who may call for a conversion that measures it; everyone if empty.
+    /// The sites that may call for a conversion that measures the impression. If empty, every site
+    /// may.
     pub conversion_callers: &'a [SiteId],
 }
 
 impl Impression<'_> {
-    /// An impression that anyone may measure, of match value and priority 0, that never expires.
+    /// An impression that anyone may measure, with match value 0 and priority 0, that never
+    /// expires.
     pub const fn new(
         site: SiteId,
         user_action: UserAction,
@@ -60,31 +62,31 @@ impl Impression<'_> {
         }
     }
 
-    /// Who saved it: the intermediary, or else the site.
+    /// The site that saved it: the intermediary if there is one, otherwise the site.
     pub fn caller(&self) -> SiteId {
         self.intermediary.unwrap_or(self.site)
     }
 
-    /// What it counts against the limit of its epoch: one for itself, and one for each name that it
-    /// brings besides its site.
+    /// The number of units that it counts against the limit of its epoch: one for itself, and one
+    /// for each site that it names in addition to its own.
     pub fn units(&self) -> u32 {
         let lists = self.conversion_sites.len() + self.conversion_callers.len();
         let names = lists + usize::from(self.intermediary.is_some());
         u32::try_from(names).unwrap_or(u32::MAX).saturating_add(1)
     }
 
-    /// What becomes of it when a site asks to be forgotten (the draft's section `Clear-Site-Data`
-    /// Integration, "clear impressions for a site").
-    pub fn without(&self, site: SiteId) -> Forgetting {
+    /// The effect on this impression when a site asks to be forgotten (the draft's section
+    /// `Clear-Site-Data` Integration, "clear impressions for a site").
+    pub fn without(&self, site: SiteId) -> ForgetEffect {
         if self.caller() == site {
-            return Forgetting::Removed;
+            return ForgetEffect::Removed;
         }
         if !self.conversion_sites.contains(&site) && !self.conversion_callers.contains(&site) {
-            return Forgetting::Untouched;
+            return ForgetEffect::Untouched;
         }
         let without = |list: &[SiteId]| -> Option<Vec<SiteId>> {
             let left: Vec<_> = list.iter().copied().filter(|id| *id != site).collect();
-            // An empty list names everybody.
+            // An empty list means everyone, so a list must not become empty.
             (list.is_empty() || !left.is_empty()).then_some(left)
         };
         match (
@@ -92,34 +94,36 @@ impl Impression<'_> {
             without(self.conversion_callers),
         ) {
             (Some(conversion_sites), Some(conversion_callers)) => {
-                Forgetting::Restricted(Audience {
+                ForgetEffect::Restricted(Audience {
                     conversion_sites,
                     conversion_callers,
                 })
             }
-            _ => Forgetting::Removed,
+            _ => ForgetEffect::Removed,
         }
     }
 }
 
-/// What becomes of an impression when a site asks to be forgotten.
+/// The effect on an impression when a site asks to be forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Forgetting {
-    /// Nothing: it does not name the site, other than as the place where it was shown.
+pub enum ForgetEffect {
+    /// No effect: the impression names the site at most as the place where it was shown.
     Untouched,
-    /// The site is taken off its lists.
+    /// The site is removed from the impression's lists. The value is the remaining audience.
     Restricted(Audience),
-    /// It goes: the site saved it, or nobody else may measure it.
+    /// The impression is removed: the site saved it, or nobody but that site may measure the
+    /// impression.
     Removed,
 }
 
-/// Who may measure an impression, as sorted lists without repetition.
+/// The sites that may measure an impression, as sorted lists without repetition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
 pub struct Audience {
-    /// The conversion sites that may measure it; every site if empty.
+    /// The conversion sites that may measure the impression. If empty, every site may.
     pub conversion_sites: Vec<SiteId>,
-    /// Who may call for a conversion that measures it; everyone if empty.
+    /// The sites that may call for a conversion that measures the impression. If empty, every site
+    /// may.
     pub conversion_callers: Vec<SiteId>,
 }

@@ -1,434 +1,32 @@
-//! Finding the impressions of an epoch that a query names, without looking at the others.
+//! Finding the impressions of an epoch that a query names, without examining the others.
 //!
 //! Each impression is a link in three chains: of its site, of its caller and of its match value.
-//! Chains live in the slots themselves, 24 bytes an impression. Besides, it is listed under every
-//! pair of a conversion site and a caller that may measure it ([`Reach`]), in the order of attribution.
+//! Chains are stored in the slots themselves and take 24 bytes per impression. Each impression is
+//! also listed under every pair of a conversion site and a caller that may measure it
+//! ([`ReachKey`]), in the order of attribution.
 //!
-//! A query looks through the shortest of these that holds what it asks for. If each of them is longer
-//! than the query may examine, it takes what may be measured in the order of attribution, and stops
-//! there ([`ReadLimits`]).
+//! A query walks the shortest chains or lists that contain everything it can match. If even those
+//! are longer than the query may examine, it examines the impressions it may measure, in the order
+//! of attribution, up to its limit ([`ReadLimits`]).
 
-use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
-use hashbrown::{HashMap, HashTable};
+use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::impression::Impression;
-use super::query::{AttributionQuery, ReadLimits};
-use super::store::SiteSize;
-use crate::{SiteId, Timestamp, UserAction};
+use super::audiences::Audiences;
+use super::chain::{Chain, SiteChain};
+use super::eviction::SiteSize;
+use super::query::AttributionQuery;
+use super::ranking::{Ranking, Rankings, ReachKey};
+use super::read_limits::ReadLimits;
+use super::slot::{BY_CALLER, BY_MATCH_VALUE, BY_SITE, Rank, Slot};
+use crate::SiteId;
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
 
-/// A stored impression.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
-    timestamp: Timestamp,
-    expires: Timestamp,
-    user_action: UserAction,
-    pub(super) site: SiteId,
-    caller: SiteId,
-    match_value: u32,
-    histogram_index: u32,
-    priority: i32,
-    /// Or [`NONE`], when the impression was removed and the slot waits for compaction.
-    pub(super) audience: u32,
-    /// The slots before and after it in each of its chains.
-    before: [u32; 3],
-    after: [u32; 3],
-}
-
-/// Priority, then time, then the place in the order of saving.
-type Rank = (i32, Timestamp, u32);
-
-/// No slot, or no audience.
-pub(super) const NONE: u32 = u32::MAX;
-
-/// The places of the three chains in [`Slot::before`] and [`Slot::after`].
-const BY_SITE: usize = 0;
-const BY_CALLER: usize = 1;
-const BY_MATCH_VALUE: usize = 2;
-
-impl Slot {
-    pub(super) fn new(impression: &Impression<'_>, audience: u32) -> Self {
-        Self {
-            timestamp: impression.timestamp,
-            expires: impression.expires,
-            user_action: impression.user_action,
-            site: impression.site,
-            caller: impression.caller(),
-            match_value: impression.match_value,
-            histogram_index: impression.histogram_index,
-            priority: impression.priority,
-            audience,
-            before: [NONE; 3],
-            after: [NONE; 3],
-        }
-    }
-
-    /// Its place in the order of attribution, of several impressions of one epoch: the highest first.
-    fn rank(&self, at: u32) -> Rank {
-        (self.priority, self.timestamp, at)
-    }
-
-    /// What it counts against the limit of its epoch.
-    pub(super) fn units(&self, audiences: &Audiences) -> u32 {
-        // As `Impression::units` counts them, without looking at the lists.
-        1 + u32::from(self.caller != self.site) + audiences.size(self.audience)
-    }
-
-    pub(super) fn is_live(&self) -> bool {
-        self.audience != NONE
-    }
-
-    pub(super) fn impression<'a>(&self, audiences: &'a Audiences) -> Impression<'a> {
-        let (conversion_sites, conversion_callers) = audiences.members(self.audience);
-        Impression {
-            site: self.site,
-            intermediary: (self.caller != self.site).then_some(self.caller),
-            user_action: self.user_action,
-            timestamp: self.timestamp,
-            expires: self.expires,
-            match_value: self.match_value,
-            histogram_index: self.histogram_index,
-            priority: self.priority,
-            conversion_sites,
-            conversion_callers,
-        }
-    }
-}
-
-/// The distinct audiences of an epoch's impressions: who may measure them, as a list of conversion
-/// sites and a list of conversion callers. Impressions that share an audience share its lists.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Audiences {
-    lists: Vec<SiteId>,
-    spans: Vec<Span>,
-    /// Points into `spans` once they are many.
-    table: HashTable<u32>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    begin: u32,
-    /// Where the conversion sites end and the conversion callers begin.
-    middle: u32,
-    end: u32,
-}
-
-/// Up to this many audiences, comparing with each is faster than hashing.
-const COMPARED: usize = 16;
-
-impl Audiences {
-    /// The number of an audience, which it gets when it is first seen. Order and repetition of
-    /// its members do not matter.
-    pub(super) fn intern(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
-        let increasing = |list: &[SiteId]| list.is_sorted_by(|a, b| a < b);
-        if increasing(sites) && increasing(callers) {
-            return self.intern_sets(sites, callers);
-        }
-        let set = |list: &[SiteId]| -> Vec<SiteId> {
-            let mut list = list.to_vec();
-            list.sort_unstable();
-            list.dedup();
-            list
-        };
-        self.intern_sets(&set(sites), &set(callers))
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the limit on impressions keeps the lists far below four billion sites"
-    )]
-    fn intern_sets(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
-        let known = self.spans.len();
-        let same = |id: u32| self.members(id) == (sites, callers);
-        // Impressions of one advertiser often follow each other.
-        let newest = known.wrapping_sub(1) as u32;
-        let found = if known == 0 {
-            None
-        } else if same(newest) {
-            Some(newest)
-        } else if known <= COMPARED {
-            (0..newest).find(|&id| same(id))
-        } else {
-            let hash = hash_of((sites, callers));
-            self.table.find(hash, |&id| same(id)).copied()
-        };
-        if let Some(id) = found {
-            return id;
-        }
-        let begin = self.lists.len() as u32;
-        self.lists.extend_from_slice(sites);
-        let middle = self.lists.len() as u32;
-        self.lists.extend_from_slice(callers);
-        let end = self.lists.len() as u32;
-        self.spans.push(Span { begin, middle, end });
-        let unlisted = match known.cmp(&COMPARED) {
-            Ordering::Less => 0..0,
-            Ordering::Equal => 0..known as u32 + 1,
-            Ordering::Greater => known as u32..known as u32 + 1,
-        };
-        let mut table = std::mem::take(&mut self.table);
-        for id in unlisted {
-            let hash = |&id: &u32| hash_of(self.members(id));
-            table.insert_unique(hash(&id), id, hash);
-        }
-        self.table = table;
-        known as u32
-    }
-
-    /// The conversion sites and the conversion callers of an audience.
-    #[inline]
-    pub(super) fn members(&self, id: u32) -> (&[SiteId], &[SiteId]) {
-        match self.spans.get(id as usize) {
-            Some(span) => (
-                &self.lists[span.begin as usize..span.middle as usize],
-                &self.lists[span.middle as usize..span.end as usize],
-            ),
-            None => (&[], &[]),
-        }
-    }
-
-    /// How many sites and callers an audience names.
-    #[inline]
-    fn size(&self, id: u32) -> u32 {
-        let span = self.spans.get(id as usize);
-        span.map_or(0, |span| span.end - span.begin)
-    }
-
-    /// Gives each audience that is asked about its number in `new`, where it is listed when it is
-    /// first asked about.
-    pub(super) fn renumbering<'a>(&'a self, new: &'a mut Self) -> impl FnMut(u32) -> u32 + 'a {
-        let mut known: Vec<Option<u32>> = vec![None; self.spans.len()];
-        move |id| {
-            let Some(renumbered) = known.get_mut(id as usize) else {
-                return NONE;
-            };
-            *renumbered.get_or_insert_with(|| {
-                let (sites, callers) = self.members(id);
-                new.intern_sets(sites, callers)
-            })
-        }
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.lists.clear();
-        self.spans.clear();
-        self.table.clear();
-    }
-}
-
-fn hash_of(lists: (&[SiteId], &[SiteId])) -> u64 {
-    FxBuildHasher.hash_one(lists)
-}
-
-/// The slots that have something in common, oldest first.
-#[derive(Debug, Clone, Copy)]
-struct Chain {
-    first: u32,
-    last: u32,
-    len: u32,
-}
-
-impl Default for Chain {
-    fn default() -> Self {
-        Self {
-            first: NONE,
-            last: NONE,
-            len: 0,
-        }
-    }
-}
-
-impl Chain {
-    /// Puts a slot at the end.
-    fn push(&mut self, slots: &mut [Slot], by: usize, at: u32) {
-        slots[at as usize].before[by] = self.last;
-        slots[at as usize].after[by] = NONE;
-        match slots.get_mut(self.last as usize) {
-            Some(last) => last.after[by] = at,
-            None => self.first = at,
-        }
-        self.last = at;
-        self.len += 1;
-    }
-
-    /// Takes a slot out.
-    fn remove(&mut self, slots: &mut [Slot], by: usize, at: u32) {
-        let Slot { before, after, .. } = slots[at as usize];
-        match slots.get_mut(before[by] as usize) {
-            Some(slot) => slot.after[by] = after[by],
-            None => self.first = after[by],
-        }
-        match slots.get_mut(after[by] as usize) {
-            Some(slot) => slot.before[by] = before[by],
-            None => self.last = before[by],
-        }
-        self.len -= 1;
-    }
-}
-
-/// The chain of a site, and what its impressions count against the limit of the epoch.
-#[derive(Debug, Clone, Copy, Default)]
-struct SiteChain {
-    chain: Chain,
-    units: u32,
-}
-
-impl SiteChain {
-    fn size(&self) -> SiteSize {
-        SiteSize {
-            units: self.units,
-            oldest: self.chain.first,
-        }
-    }
-}
-
-/// Who may measure an impression: a conversion site, or any if none is named; through a caller, or
-/// any. An impression that names several is listed under each pair, so that a query finds what it may
-/// measure under few keys, and nothing else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Reach {
-    site: u64,
-    caller: u64,
-}
-
-/// Any conversion site, or any caller: no site has so large a number.
-const ANY: u64 = u64::MAX;
-
-impl Reach {
-    fn new(site: Option<SiteId>, caller: Option<SiteId>) -> Self {
-        let number = |site: SiteId| u64::from(site.0);
-        Self {
-            site: site.map_or(ANY, number),
-            caller: caller.map_or(ANY, number),
-        }
-    }
-
-    /// Every pair that may measure an impression of an audience.
-    fn of(sites: &[SiteId], callers: &[SiteId]) -> impl Iterator<Item = Self> {
-        fn each(list: &[SiteId]) -> impl Iterator<Item = Option<SiteId>> + Clone {
-            let any = list.is_empty().then_some(None);
-            any.into_iter().chain(list.iter().copied().map(Some))
-        }
-        let callers = each(callers);
-        each(sites).flat_map(move |site| {
-            let callers = callers.clone();
-            callers.map(move |caller| Self::new(site, caller))
-        })
-    }
-}
-
-/// The rankings that hold everything that a query may measure. Only with several callers can an impression
-/// be in more than one.
-struct Rankings<'i> {
-    /// For everyone who calls, and for the first caller.
-    first: [Option<&'i Ranking>; 4],
-    /// For the other callers.
-    others: Vec<&'i Ranking>,
-}
-
-impl<'i> Rankings<'i> {
-    fn of(index: &'i Index, query: &AttributionQuery) -> Self {
-        let site = Some(query.request.conversion_site);
-        let ranking = |site, caller| index.reach.get(&Reach::new(site, caller));
-        let (first, others) = match query.callers.split_first() {
-            Some((first, others)) => (Some(*first), others),
-            None => (None, &[][..]),
-        };
-        let of_first = |site| first.and_then(|caller| ranking(site, Some(caller)));
-        let mut rankings = Self {
-            first: [
-                ranking(site, None),
-                ranking(None, None),
-                of_first(site),
-                of_first(None),
-            ],
-            others: Vec::new(),
-        };
-        for (at, caller) in others.iter().enumerate() {
-            if Some(*caller) != first && !others[..at].contains(caller) {
-                let of_caller = [site, None].map(|site| ranking(site, Some(*caller)));
-                rankings.others.extend(of_caller.into_iter().flatten());
-            }
-        }
-        rankings
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &'i Ranking> {
-        let first = self.first.iter().copied().flatten();
-        first.chain(self.others.iter().copied())
-    }
-}
-
-/// Slots in the order of attribution, the first to get credit last.
-#[derive(Debug, Clone)]
-enum Ranking {
-    /// Most audiences of a long tail have one impression.
-    One(u32),
-    Many(VecDeque<u32>),
-}
-
-impl Ranking {
-    fn len(&self) -> usize {
-        match self {
-            Self::One(_) => 1,
-            Self::Many(list) => list.len(),
-        }
-    }
-
-    fn get(&self, at: usize) -> Option<u32> {
-        match self {
-            Self::One(slot) => (at == 0).then_some(*slot),
-            Self::Many(list) => list.get(at).copied(),
-        }
-    }
-
-    fn insert(&mut self, slots: &[Slot], at: u32, spare: &mut Vec<VecDeque<u32>>) {
-        if let Self::One(first) = self {
-            let mut list = spare.pop().unwrap_or_default();
-            list.push_back(*first);
-            *self = Self::Many(list);
-        }
-        let Self::Many(list) = self else { return };
-        let rank = |&at: &u32| slots[at as usize].rank(at);
-        let own = rank(&at);
-        match list.back() {
-            // Time goes on, and most impressions have the same priority.
-            Some(last) if rank(last) < own => list.push_back(at),
-            _ => {
-                let place = list.partition_point(|other| rank(other) < own);
-                list.insert(place, at);
-            }
-        }
-    }
-
-    /// Its buffer, emptied.
-    fn into_buffer(self) -> Option<VecDeque<u32>> {
-        match self {
-            Self::One(_) => None,
-            Self::Many(mut list) => {
-                list.clear();
-                Some(list)
-            }
-        }
-    }
-
-    /// Takes a slot out, and says whether any is left.
-    fn remove(&mut self, slots: &[Slot], at: u32) -> bool {
-        let Self::Many(list) = self else { return false };
-        let rank = |&at: &u32| slots[at as usize].rank(at);
-        if let Ok(place) = list.binary_search_by_key(&rank(&at), rank) {
-            list.remove(place);
-        }
-        !list.is_empty()
-    }
-}
-
-/// How many buffers are kept of rankings that go one by one.
+/// The number of buffers that are kept when rankings are removed one by one.
 const SPARE: usize = 64;
 
 /// The chains and rankings of an epoch with many impressions.
@@ -437,15 +35,15 @@ pub(super) struct Index {
     sites: Map<SiteId, SiteChain>,
     callers: Map<SiteId, Chain>,
     match_values: Map<u32, Chain>,
-    reach: Map<Reach, Ranking>,
-    /// Buffers of rankings that are gone.
+    pub(super) reach: Map<ReachKey, Ranking>,
+    /// Buffers of removed rankings.
     spare: Vec<VecDeque<u32>>,
-    /// The sites by size. Built when the epoch is first full.
+    /// The sites by size. It is built when the first impression is removed.
     by_size: Option<BTreeSet<(SiteSize, SiteId)>>,
 }
 
 impl Index {
-    /// Forgets everything but its buffers.
+    /// Forgets everything but keeps the buffers.
     pub(super) fn clear(&mut self) {
         self.sites.clear();
         self.callers.clear();
@@ -456,7 +54,7 @@ impl Index {
         self.by_size = None;
     }
 
-    /// Adds the slot at `at`, newer than all that are there.
+    /// Adds the slot at `at`, which must be newer than all slots in the index.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the limit on impressions keeps slots below four billion"
@@ -474,7 +72,7 @@ impl Index {
         self.list(slots, audiences, at);
     }
 
-    /// Takes a slot out, before it is emptied.
+    /// Removes a slot from the index. Call this before the slot is emptied.
     pub(super) fn unlink(&mut self, slots: &mut [Slot], audiences: &Audiences, at: u32) {
         fn take<K: Eq + Hash>(
             map: &mut Map<K, Chain>,
@@ -502,7 +100,7 @@ impl Index {
         });
     }
 
-    /// Replaces who may measure the slot at `at`.
+    /// Changes the audience of the slot at `at`.
     pub(super) fn change_audience(
         &mut self,
         slots: &mut [Slot],
@@ -520,10 +118,10 @@ impl Index {
         self.list(slots, audiences, at);
     }
 
-    /// Lists a slot under everyone who may measure it.
+    /// Lists a slot under every pair that may measure the impression.
     fn list(&mut self, slots: &[Slot], audiences: &Audiences, at: u32) {
         let (sites, callers) = audiences.members(slots[at as usize].audience);
-        for reach in Reach::of(sites, callers) {
+        for reach in ReachKey::of(sites, callers) {
             let spare = &mut self.spare;
             let ranking = self.reach.entry(reach);
             ranking
@@ -534,7 +132,7 @@ impl Index {
 
     fn unlist(&mut self, slots: &[Slot], audiences: &Audiences, at: u32) {
         let (sites, callers) = audiences.members(slots[at as usize].audience);
-        for reach in Reach::of(sites, callers) {
+        for reach in ReachKey::of(sites, callers) {
             if let Some(ranking) = self.reach.get_mut(&reach)
                 && !ranking.remove(slots, at)
                 && let Some(gone) = self.reach.remove(&reach)
@@ -545,7 +143,7 @@ impl Index {
         }
     }
 
-    /// Changes the impressions of a site, and its place among the sites by size.
+    /// Changes the impressions of a site, and updates its place among the sites by size.
     fn resize(&mut self, site: SiteId, change: impl FnOnce(&mut SiteChain)) {
         let of_site = self.sites.entry(site).or_default();
         let before = of_site.size();
@@ -556,7 +154,7 @@ impl Index {
             self.sites.remove(&site);
         }
         if let Some(by_size) = &mut self.by_size {
-            // Most often it is the largest.
+            // Usually it is the largest site.
             if by_size.last() == Some(&(before, site)) {
                 by_size.pop_last();
             } else {
@@ -584,10 +182,12 @@ impl Index {
         });
     }
 
-    /// Visits the slots that a query may match: all that share the property which the query restricts
-    /// most, if they are no more than it may examine; else the first that it may measure, in the
-    /// order of attribution, until `visit` says that these are enough. Some may be visited twice if
-    /// several call.
+    /// Visits the slots that a query may match.
+    ///
+    /// Of the lists by site, by caller, by match value and by reach, this visits all slots of the
+    /// shortest, if the query may examine that many. Otherwise it visits only slots that the query
+    /// may measure, in the order of attribution, until `visit` returns true or the limit is
+    /// reached. With several callers, a slot may be visited more than once.
     pub(super) fn visit(
         &self,
         slots: &[Slot],
@@ -686,7 +286,7 @@ fn chains<'a, K>(
     names.iter().filter_map(chain)
 }
 
-/// How many slots the named chains have together; `None` when nothing is named.
+/// The total number of slots in the named chains, or `None` if nothing is named.
 fn total<'a, K>(names: &'a [K], chain: impl Fn(&K) -> Option<&'a Chain>) -> Option<u64> {
     (!names.is_empty()).then(|| chains(names, chain).map(|chain| u64::from(chain.len)).sum())
 }

@@ -1,22 +1,35 @@
 //! Attribution histograms: one application of the budget manager.
 //!
-//! Events are ad [`Impression`]s, kept in an [`ImpressionStore`] with indexes and limits. The
-//! query is an [`AttributionQuery`]: it divides the value of a conversion over the last impressions
-//! that match and sums it by histogram bucket. An [`AttributionObject`] lets several queriers
-//! share one attribution.
+//! Events are ad [`Impression`]s, kept in an [`ImpressionStore`] with indexes and limits. The query
+//! is an [`AttributionQuery`]. It divides the value of a conversion over the last impressions that
+//! match, and sums it by histogram bucket. An [`AttributionObject`] lets several queriers share one
+//! attribution.
 
+mod audiences;
+mod builder;
+mod chain;
 mod credit;
+mod error;
+mod eviction;
+mod histogram;
 mod impression;
 mod index;
 mod object;
 mod query;
+mod ranking;
+mod read_limits;
+mod slot;
 mod store;
+mod terms;
 
+pub use builder::AttributionQueryBuilder;
 pub use credit::allocate_credit;
-pub use impression::{Audience, Forgetting, Impression};
-pub use object::{AttributionObject, Credit, ObjectParts, Support};
-pub use query::{
-    AttributionQuery, AttributionQueryBuilder, Enough, Histogram, HistogramSize, QueryError,
-    ReadLimits, Terms, Touch,
-};
-pub use store::{Edit, ImpressionStore, SiteSize, StoreLimits};
+pub use error::QueryError;
+pub use eviction::{SiteSize, StoreLimits};
+pub use histogram::{Histogram, HistogramSize};
+pub use impression::{Audience, ForgetEffect, Impression};
+pub use object::{AttributionObject, AttributionObjectData, CreditedImpression, ShareScope};
+pub use query::{AttributionQuery, MatchedImpression};
+pub use read_limits::{ReadLimits, StopRule};
+pub use store::{ImpressionEdit, ImpressionStore};
+pub use terms::Terms;

@@ -3,13 +3,15 @@
 
 use std::num::NonZeroU64;
 
-use super::query::{AttributionQuery, Histogram, Terms, Touch};
+use super::histogram::Histogram;
+use super::query::{AttributionQuery, MatchedImpression};
+use super::terms::Terms;
 use crate::decision::{Cause, Fate};
-use crate::device::Outcome;
+use crate::device::ReportAndDecision;
 use crate::engine::{Payers, Workspace, generate};
-use crate::ledger::{Changes, LedgerView, first_short};
+use crate::ledger::{LedgerChanges, LedgerView, first_shortfall};
 use crate::policy::Policies;
-use crate::query::{Draws, EventStore, Query, Release, Relevant, Request};
+use crate::query::{Draws, EventStore, Query, Release, Relevant, ReportRequest};
 use crate::{
     Capacity, Check, Decision, EpochIndex, Epsilon, EpsilonError, Filter, MicroEpsilon, Noise,
     SiteId,
@@ -17,106 +19,109 @@ use crate::{
 
 /// One conversion, attributed once, for several queriers with disjoint impressions.
 ///
-/// Creating it pays the shared filters (global budget, conversion-site and impression-site quotas)
-/// once, for everything that all queriers together can learn from it. Each querier then takes the
-/// credit of its own impressions and pays from its own budget only.
+/// Creating the object charges the shared filters once, for everything that all queriers together
+/// can learn from the object. These filters are the global budget and the conversion-site and
+/// impression-site quotas. Each querier then takes the credit of its own impressions and pays only
+/// from its own budget.
 ///
-/// What this guarantees is the global budget: whatever the queriers do, all of them together learn
-/// no more about an epoch than its shared filters paid. A querier's own budget does not bound what
-/// it learns from shares: the credit of an epoch it can pay for was divided with other epochs in
-/// view, also with one that it cannot pay for.
+/// The guarantee is that of the global budget: whatever the queriers do, all of them together learn
+/// no more about an epoch than its shared filters paid for. A querier budget does not bound what
+/// its querier learns from shares. The value was divided over all epochs together, so the credit
+/// that a querier receives for one epoch also depends on epochs that it cannot pay for.
 ///
-/// Here we depart from the paper on purpose: its `GetReport` attributes again over the epochs each
-/// querier could pay for. Queriers with budget in different epochs could then move more value than
-/// was charged. Our objects fix the credit of each impression once; an epoch that a querier cannot
-/// pay for, or that can no longer be read, loses that epoch's own credit and nothing else.
+/// This departs from the paper on purpose. The paper's `GetReport` attributes again over the epochs
+/// that each querier can pay for. Queriers with budget in different epochs could then move more
+/// value than was charged. Here the credit of each impression is fixed once. If a querier cannot
+/// pay for an epoch, or the epoch can no longer be read, the querier loses only the credit of that
+/// epoch.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
     feature = "serde",
-    serde(try_from = "ObjectParts", into = "ObjectParts")
+    serde(try_from = "AttributionObjectData", into = "AttributionObjectData")
 )]
 pub struct AttributionObject {
     conversion_site: SiteId,
     created: EpochIndex,
     callers: Vec<SiteId>,
-    /// What every share must agree on.
+    /// The terms that every share must agree on.
     terms: Terms,
     single_epoch: bool,
     /// The epochs that passed. Each has a relevant impression, which influenced how the value was
     /// divided, so every querier pays in each of them.
     epochs: Vec<EpochIndex>,
-    credits: Vec<Credit>,
-    /// What was handed out already.
-    taken: Vec<Support>,
+    credits: Vec<CreditedImpression>,
+    /// The scopes of the shares that were taken.
+    taken: Vec<ShareScope>,
 }
 
-/// Everything an [`AttributionObject`] is made of. It is as private as the ledger, and must be kept
-/// as durably: whoever could change it could take a share twice.
+/// All data of an [`AttributionObject`]. It is as private as the ledger and must be stored as
+/// durably: whoever could change it could take a share twice.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
-pub struct ObjectParts {
+pub struct AttributionObjectData {
     /// The conversion site.
     pub conversion_site: SiteId,
-    /// The epoch in which it was created.
+    /// The epoch in which the object was created.
     pub created: EpochIndex,
-    /// Who shares it, at most 64; a bit of [`Credit::permitted`] for each.
+    /// The participants, at most 64. Each has one bit in [`CreditedImpression::permitted`].
     pub callers: Vec<SiteId>,
     /// The value of the conversion.
     pub value: u32,
-    /// How it was divided.
+    /// The shares of credit by which the value was divided.
     pub credit: Vec<f64>,
     /// The epsilon of the noise.
     pub epsilon: f64,
-    /// The sensitivity that the noise is made for: twice the maximal value.
+    /// The sensitivity that the noise is made for: twice the largest value.
     pub sensitivity: u64,
-    /// Whether the window had one epoch.
+    /// True if the window had one epoch.
     pub single_epoch: bool,
     /// The epochs that were paid for.
     pub epochs: Vec<EpochIndex>,
-    /// The credit of each impression that got some.
-    pub credits: Vec<Credit>,
-    /// What was handed out already.
-    pub taken: Vec<Support>,
+    /// The impressions that got credit.
+    pub credits: Vec<CreditedImpression>,
+    /// The scopes of the shares that were taken.
+    pub taken: Vec<ShareScope>,
 }
 
-/// An impression with the credit it was given.
+/// An impression with its credit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
-pub struct Credit {
+pub struct CreditedImpression {
     /// The epoch it was saved in.
     pub epoch: EpochIndex,
-    /// Where it was shown.
+    /// The site where it was shown.
     pub site: SiteId,
-    /// Who saved it.
+    /// The site that saved it.
     pub caller: SiteId,
     /// Its match value.
     pub match_value: u32,
     /// The bucket that its credit goes to.
     pub histogram_index: u32,
-    /// Which of the object's callers may have it, one bit each.
+    /// The participants that may take its credit, one bit each.
     pub permitted: u64,
-    /// Its part of the value.
+    /// Its part of the conversion's value.
     pub value: u32,
 }
 
-/// The set of impressions that a share asks for, by description. Whether two sets overlap is
-/// decided on descriptions, never on what happens to be stored: it would tell.
+/// The impressions that a share asks for, by description. Whether two scopes overlap is decided
+/// from the descriptions, never from what is stored: otherwise the answer would reveal what is
+/// stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
-pub struct Support {
-    /// Impressions of these sites, sorted; of every site if empty.
+pub struct ShareScope {
+    /// The impression sites, sorted. If empty, every site.
     pub impression_sites: Vec<SiteId>,
-    /// Impressions that these saved, sorted; whoever saved them if empty.
+    /// The sites that saved the impressions, sorted. If empty, every site.
     pub impression_callers: Vec<SiteId>,
-    /// Impressions with one of these match values, sorted; with any if empty.
+    /// The match values, sorted. If empty, every match value.
     pub match_values: Vec<u32>,
 }
 
-impl Support {
+impl ShareScope {
     fn of(query: &AttributionQuery) -> Self {
         Self {
             impression_sites: query.impression_sites.clone(),
@@ -125,7 +130,7 @@ impl Support {
         }
     }
 
-    /// Whether an impression could belong to both.
+    /// True if an impression could be in both scopes.
     fn overlaps(&self, other: &Self) -> bool {
         fn common<T: PartialEq>(a: &[T], b: &[T]) -> bool {
             a.is_empty() || b.is_empty() || a.iter().any(|item| b.contains(item))
@@ -135,7 +140,7 @@ impl Support {
             && common(&self.match_values, &other.match_values)
     }
 
-    fn contains(&self, credit: &Credit) -> bool {
+    fn contains(&self, credit: &CreditedImpression) -> bool {
         use super::query::named;
         named(&self.impression_sites, credit.site)
             && named(&self.impression_callers, credit.caller)
@@ -144,25 +149,26 @@ impl Support {
 }
 
 impl AttributionObject {
-    /// How many shares an object gives: as many as it can have callers.
+    /// The number of shares that can be taken from an object. It equals the largest number of
+    /// callers.
     pub const MAX_SHARES: usize = AttributionQuery::MAX_CALLERS;
 
-    /// Attributes a conversion once (the paper's `MeasureConversion`): runs the domain cap, charges
-    /// the shared filters, and fixes the credit of each matching impression. The query names
-    /// everyone who will share as its callers, and matches the impressions of all of them; its
+    /// Attributes a conversion once (the paper's `MeasureConversion`): applies the domain cap,
+    /// charges the shared filters, and fixes the credit of each matching impression. The callers of
+    /// the query are the participants, and the query matches the impressions of all of them. Its
     /// querier pays nothing.
     ///
     /// Apply the changes before any share is released.
     ///
     /// # Errors
-    /// Whatever the stores say when they cannot be read.
+    /// If a store cannot be read.
     pub fn create<E, L>(
         policies: &impl Policies,
         events: &E,
         ledger: &L,
         query: &AttributionQuery,
         draw: &mut dyn FnMut() -> f64,
-    ) -> Result<(Self, Decision, Changes), L::Error>
+    ) -> Result<(Self, Decision, LedgerChanges), L::Error>
     where
         E: EventStore<AttributionQuery, Error = L::Error>,
         L: LedgerView,
@@ -194,44 +200,43 @@ impl AttributionObject {
     }
 
     /// Gives a querier the credit of the impressions that its query names (the paper's
-    /// `GetReport`), and what pays for it. Of the query, its moment, window and user action do not
-    /// matter any more: they were settled when the object was created.
+    /// `GetReport`), together with the changes that pay for the report. The moment, window and user
+    /// action of the query have no effect: they were fixed when the object was created.
     ///
-    /// The report is null, and costs nothing, when the query asks for impressions that were handed
-    /// out already, or disagrees with the object on value, credit or noise, or comes from someone
-    /// who does not share it.
+    /// If the query does not [fit](Self::fits) the object, the report is null and costs nothing.
     ///
     /// Epochs before `readable_from` can no longer be read: they left the lookback, or the user
-    /// cleared them. Such an epoch loses its own credit and pays nothing, as a pruned one does.
-    /// Every other epoch is charged all the same: were the share refused as a whole, what one
-    /// epoch held and paid would decide what another is charged.
+    /// cleared them. Such an epoch loses its credit and pays nothing, like a pruned one. Every
+    /// other epoch is charged as usual. If the whole share were refused, the contents and charges
+    /// of one epoch would decide what another is charged.
     ///
-    /// Apply the changes, and keep the object as durably as the ledger, before the report is
-    /// released.
+    /// Before the report is released, apply the changes and store the object as durably as the
+    /// ledger.
     ///
     /// # Errors
-    /// Whatever the ledger says when it cannot be read. Nothing was taken then.
+    /// If the ledger cannot be read. Then no share was taken.
     pub fn share<L: LedgerView>(
         &mut self,
         policies: &impl Policies,
         ledger: &L,
         query: &AttributionQuery,
         readable_from: EpochIndex,
-    ) -> Result<(Outcome<Histogram>, Changes), L::Error> {
-        let mut outcome = Outcome {
+    ) -> Result<(ReportAndDecision<Histogram>, LedgerChanges), L::Error> {
+        let mut outcome = ReportAndDecision {
             report: query.null_report(),
             decision: Decision::default(),
         };
-        let mut changes = Changes::default();
-        let Some((caller, support)) = self.accept(query) else {
+        let mut changes = LedgerChanges::default();
+        let Some((caller, scope)) = self.accept(query) else {
             return Ok((outcome, changes));
         };
-        let own =
-            |credit: &&Credit| credit.permitted & (1 << caller) != 0 && support.contains(credit);
-        let querier = Filter::Querier(query.request.querier);
+        let own = |credit: &&CreditedImpression| {
+            credit.permitted & (1 << caller) != 0 && scope.contains(credit)
+        };
+        let querier = Filter::QuerierBudget(query.request.querier);
         for &epoch in &self.epochs {
             let credits = || {
-                let of_epoch = |credit: &&Credit| credit.epoch == epoch;
+                let of_epoch = |credit: &&CreditedImpression| credit.epoch == epoch;
                 self.credits.iter().filter(of_epoch).filter(own)
             };
             let matched = credits().count();
@@ -243,7 +248,8 @@ impl AttributionObject {
                 decision.record(epoch, matched, lost, fate, (mark, mark));
                 continue;
             };
-            // As for any report: what it reveals if the window has one epoch, else the worst case.
+            // As for any report: the individual sensitivity if the window has one epoch, otherwise
+            // the worst case.
             let sensitivity = if self.single_epoch {
                 let mut alone = query.null_report();
                 credits().for_each(|credit| alone.add(credit.histogram_index, credit.value));
@@ -252,12 +258,12 @@ impl AttributionObject {
                 2 * u64::from(query.terms.value)
             };
             let asked = query.terms.noise.loss(sensitivity, policy.arithmetic());
-            let capacity = policy.capacities().querier;
+            let capacity = policy.capacities().querier_budget;
             let checks = outcome.decision.checks_mut();
             if !asked.is_zero() && capacity != Capacity::Unlimited {
                 checks.push(Check::new(epoch, querier, capacity, asked));
             }
-            let fate = match first_short(ledger, epoch, &mut checks[mark..])? {
+            let fate = match first_shortfall(ledger, epoch, &mut checks[mark..])? {
                 Some(short) => Fate::Dropped(Cause::Filter(short)),
                 None => Fate::Passed,
             };
@@ -271,15 +277,17 @@ impl AttributionObject {
             let decision = &mut outcome.decision;
             decision.record(epoch, matched, asked, fate, (mark, mark));
         }
-        self.taken.push(support);
+        self.taken.push(scope);
         Ok((outcome, changes))
     }
 
-    /// Forgets a site at its request, as
-    /// [`Impression::without`](crate::Impression::without) says. The credit of the
-    /// impressions that it saved goes; it gets no credit any more of impressions that named who may
-    /// measure them; and if it is the conversion site, all credit goes, as it is not kept which
-    /// impressions were for it alone. What was paid stays paid.
+    /// Forgets a site at its request, as [`Impression::without`](crate::Impression::without) does
+    /// for impressions.
+    ///
+    /// The credit of impressions that the site saved is removed. The site can no longer take the
+    /// credit of impressions that name their conversion callers. If it is the conversion site, all
+    /// credit is removed, because the object does not record which impressions only that site may
+    /// measure. What was paid stays paid.
     pub fn forget_site(&mut self, site: SiteId) {
         if site == self.conversion_site {
             self.credits.clear();
@@ -295,15 +303,15 @@ impl AttributionObject {
         });
     }
 
-    /// Every site it remembers, some more than once: whoever numbers sites must not give their
-    /// numbers to others.
+    /// Every site that the object refers to, some more than once. The application must not give
+    /// their numbers to other sites.
     pub fn sites(&self) -> impl Iterator<Item = SiteId> {
         let credits = self.credits.iter();
         let of_credits = credits.flat_map(|credit| [credit.site, credit.caller]);
         let taken = self.taken.iter();
-        let of_taken = taken.flat_map(|support| {
-            let callers = support.impression_callers.iter();
-            support.impression_sites.iter().chain(callers).copied()
+        let of_taken = taken.flat_map(|scope| {
+            let callers = scope.impression_callers.iter();
+            scope.impression_sites.iter().chain(callers).copied()
         });
         let own = [self.conversion_site].into_iter();
         own.chain(self.callers.iter().copied())
@@ -311,51 +319,53 @@ impl AttributionObject {
             .chain(of_taken)
     }
 
-    /// Everything it is made of, for a store to keep.
-    pub fn parts(&self) -> ObjectParts {
+    /// All data of the object, for a store.
+    pub fn parts(&self) -> AttributionObjectData {
         self.clone().into()
     }
 
-    /// The conversion site it is about.
+    /// The conversion site.
     pub fn conversion_site(&self) -> SiteId {
         self.conversion_site
     }
 
-    /// The epoch in which it was created. Whoever keeps objects forgets them by this, never by
-    /// what was paid: whether an epoch had anything to pay for must not decide what becomes of the
-    /// credit of another.
+    /// The epoch in which the object was created. A store must decide by this, and never by what
+    /// was paid, when to forget an object. Otherwise the credit of one epoch would depend on
+    /// whether another had anything to pay for.
     pub fn created(&self) -> EpochIndex {
         self.created
     }
 
-    /// Whether a share fits: it comes from one who shares, agrees on value, credit and noise, and
-    /// asks for nothing that was handed out already. One that does not is null and costs nothing.
+    /// True if a share fits: it comes from exactly one caller, and that caller is a participant. It
+    /// agrees with the object on the conversion site, value, credit and noise. It asks for nothing
+    /// that was taken before, and fewer than [`MAX_SHARES`](Self::MAX_SHARES) shares were taken. A
+    /// share that does not fit is null and costs nothing.
     pub fn fits(&self, query: &AttributionQuery) -> bool {
         self.accept(query).is_some()
     }
 
-    /// The epochs in which it was paid for.
+    /// The epochs that were paid for when the object was created.
     pub fn epochs(&self) -> &[EpochIndex] {
         &self.epochs
     }
 
-    /// The number of the caller and the set it asks for, if the query fits this object.
-    fn accept(&self, query: &AttributionQuery) -> Option<(usize, Support)> {
+    /// The index of the caller and the scope it asks for, or `None` if the query does not fit.
+    fn accept(&self, query: &AttributionQuery) -> Option<(usize, ShareScope)> {
         let [caller] = query.callers.as_slice() else {
             return None;
         };
         let caller = self.callers.iter().position(|other| other == caller)?;
-        let support = Support::of(query);
+        let scope = ShareScope::of(query);
         let fits = query.request.conversion_site == self.conversion_site
             && self.taken.len() < Self::MAX_SHARES
             && query.terms == self.terms
-            && !self.taken.iter().any(|taken| taken.overlaps(&support));
-        fits.then_some((caller, support))
+            && !self.taken.iter().any(|taken| taken.overlaps(&scope));
+        fits.then_some((caller, scope))
     }
 }
 
-/// Everything it is made of, for a store to keep.
-impl From<AttributionObject> for ObjectParts {
+/// All data of the object, for a store.
+impl From<AttributionObject> for AttributionObjectData {
     fn from(object: AttributionObject) -> Self {
         Self {
             conversion_site: object.conversion_site,
@@ -373,12 +383,11 @@ impl From<AttributionObject> for ObjectParts {
     }
 }
 
-/// The object that a store has kept; an error if its epsilon is out of range, or its noise hides
-/// nothing.
-impl TryFrom<ObjectParts> for AttributionObject {
+/// The object that a store has kept. Fails if its epsilon is out of range or its sensitivity is 0.
+impl TryFrom<AttributionObjectData> for AttributionObject {
     type Error = EpsilonError;
 
-    fn try_from(parts: ObjectParts) -> Result<Self, EpsilonError> {
+    fn try_from(parts: AttributionObjectData) -> Result<Self, EpsilonError> {
         let epsilon = Epsilon::new(parts.epsilon)?;
         let sensitivity = NonZeroU64::new(parts.sensitivity);
         let sensitivity = sensitivity.ok_or(EpsilonError::Amount { got: 0.0 })?;
@@ -399,17 +408,17 @@ impl TryFrom<ObjectParts> for AttributionObject {
     }
 }
 
-/// The credit of each impression that gets some.
+/// The impressions that get credit.
 #[derive(Debug, Default)]
-struct Snapshot(Vec<Credit>);
+struct Snapshot(Vec<CreditedImpression>);
 
-/// So that the engine can compute it. It is private to this file, and stays in the object.
+/// Needed so that the engine can compute it. It is private to this file and stays in the object.
 impl Release for Snapshot {}
 
 /// An attribution whose result is the credit of each impression, for all queriers together.
 struct SnapshotQuery<'q>(&'q AttributionQuery);
 
-/// A store that finds for a [`SnapshotQuery`] what it finds for its attribution.
+/// A store that finds the same events for a [`SnapshotQuery`] as for the query it wraps.
 struct Snapshots<'e, E>(&'e E);
 
 impl<E: EventStore<AttributionQuery>> EventStore<SnapshotQuery<'_>> for Snapshots<'_, E> {
@@ -419,7 +428,7 @@ impl<E: EventStore<AttributionQuery>> EventStore<SnapshotQuery<'_>> for Snapshot
         &self,
         epoch: EpochIndex,
         query: &SnapshotQuery<'_>,
-        found: &mut Vec<Relevant<Touch>>,
+        found: &mut Vec<Relevant<MatchedImpression>>,
     ) -> Result<(), E::Error> {
         self.0.find(epoch, query.0, found)
     }
@@ -427,10 +436,10 @@ impl<E: EventStore<AttributionQuery>> EventStore<SnapshotQuery<'_>> for Snapshot
 
 impl Query for SnapshotQuery<'_> {
     type Event<'e> = super::Impression<'e>;
-    type Detail = Touch;
+    type Detail = MatchedImpression;
     type Report = Snapshot;
 
-    fn request(&self) -> Request {
+    fn request(&self) -> ReportRequest {
         self.0.request()
     }
 
@@ -438,43 +447,47 @@ impl Query for SnapshotQuery<'_> {
         self.0.noise()
     }
 
-    fn relevant(&self, impression: super::Impression<'_>) -> Option<Touch> {
+    fn relevant(&self, impression: super::Impression<'_>) -> Option<MatchedImpression> {
         self.0.relevant(impression)
     }
 
-    fn keep_first(&self, events: &mut Vec<Relevant<Touch>>, begin: usize) {
+    fn keep_first(&self, events: &mut Vec<Relevant<MatchedImpression>>, begin: usize) {
         self.0.keep_first(events, begin);
     }
 
     fn report(
         &self,
-        events: &mut [Relevant<Touch>],
+        events: &mut [Relevant<MatchedImpression>],
         draws: &mut Draws<'_>,
         Snapshot(credits): &mut Snapshot,
     ) {
         credits.clear();
-        let credited = self.0.credited(events, draws).map(|(event, value)| Credit {
-            epoch: event.epoch,
-            site: event.site,
-            caller: event.detail.caller,
-            match_value: event.detail.match_value,
-            histogram_index: event.detail.histogram_index,
-            permitted: event.detail.permitted,
-            value,
-        });
+        let credited = self
+            .0
+            .credited(events, draws)
+            .map(|(event, value)| CreditedImpression {
+                epoch: event.epoch,
+                site: event.site,
+                caller: event.detail.caller,
+                match_value: event.detail.match_value,
+                histogram_index: event.detail.histogram_index,
+                permitted: event.detail.permitted,
+                value,
+            });
         credits.extend(credited);
     }
 
-    /// The total credit: each querier chooses its own buckets, so none of it counts as outside.
+    /// The total credit. Each querier chooses its own buckets, so no credit counts as outside the
+    /// histogram.
     fn individual_sensitivity(&self, Snapshot(credits): &Snapshot) -> u64 {
         credits.iter().map(|credit| u64::from(credit.value)).sum()
     }
 
-    fn epoch_sensitivity(&self, events: &[Relevant<Touch>]) -> u64 {
+    fn epoch_sensitivity(&self, events: &[Relevant<MatchedImpression>]) -> u64 {
         self.0.epoch_sensitivity(events)
     }
 
-    fn site_sensitivity(&self, events: &[Relevant<Touch>]) -> u64 {
+    fn site_sensitivity(&self, events: &[Relevant<MatchedImpression>]) -> u64 {
         self.0.site_sensitivity(events)
     }
 }

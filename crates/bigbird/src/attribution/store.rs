@@ -1,86 +1,36 @@
 //! The impression store in memory.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::num::NonZeroU32;
 
+use super::audiences::Audiences;
+use super::eviction::{SiteSize, StoreLimits};
 use super::impression::{Audience, Impression};
-use super::index::{Audiences, Index, NONE, Slot};
-use super::query::{AttributionQuery, ReadLimits, Touch, named};
+use super::index::Index;
+use super::query::{AttributionQuery, MatchedImpression, named};
+use super::read_limits::ReadLimits;
+use super::slot::{NONE, Slot};
 use crate::epochs::{Epochs, Recycle};
 use crate::query::{EventStore, Query, Relevant};
 use crate::{EpochIndex, SiteId};
 
-/// How many impressions are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoreLimits {
-    /// In one epoch, in [units](Impression::units): one for an impression and one for each name that
-    /// it brings. While `sites × 1,000` is at most this, every site keeps at least 1,000.
-    ///
-    /// When an epoch has more, the oldest impression of the site that has most of it goes; of several
-    /// such sites, of the one whose oldest impression is oldest; and so on until the rest fits. So a
-    /// flood from one site displaces that site's own impressions, and a site keeps its fair part of
-    /// the limit; and an epoch never displaces another's: what is kept of an epoch is a function of
-    /// what was saved in it.
-    pub units_per_epoch: NonZeroU32,
-}
-
-impl Default for StoreLimits {
-    /// 100,000 units an epoch: 1,000 impressions for each of 100 sites.
-    fn default() -> Self {
-        Self {
-            units_per_epoch: NonZeroU32::MIN.saturating_add(99_999),
-        }
-    }
-}
-
-impl StoreLimits {
-    /// Whether an epoch with so many units has to lose an impression: the oldest of its largest site.
-    pub fn is_full(&self, units: u32) -> bool {
-        units > self.units_per_epoch.get()
-    }
-}
-
-/// How much of an epoch a site has. The larger one has more, or an older oldest impression.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SiteSize {
-    /// How many units its impressions have together.
-    pub units: u32,
-    /// The place of the oldest in the order of saving.
-    pub oldest: u32,
-}
-
-impl Ord for SiteSize {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_age = other.oldest.cmp(&self.oldest);
-        self.units.cmp(&other.units).then(by_age)
-    }
-}
-
-impl PartialOrd for SiteSize {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 /// A change to a stored impression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Edit {
+pub struct ImpressionEdit {
     /// The epoch it is in.
     pub epoch: EpochIndex,
-    /// Its place in the order of saving, as it was read.
+    /// Its position in the order of saving, as read from the store.
     pub order: u32,
-    /// Who may measure it from now on; if nobody, it goes.
+    /// The new audience. `None` removes the impression.
     pub audience: Option<Audience>,
 }
 
 /// The impressions of a device, by epoch, with indexes for matching.
 ///
-/// The cost of a query follows what can match, not what is stored: an epoch with more than a few
-/// impressions has an index by impression site, by caller, by match value and by who may measure.
-/// When an epoch is full, [`StoreLimits`] says what goes.
+/// The cost of a query depends on what can match, not on what is stored: an epoch with more than a
+/// few impressions has an index by impression site, by caller, by match value and by who may
+/// measure. When an epoch is over its limit, impressions are evicted as [`StoreLimits`] describes.
 #[derive(Debug, Clone, Default)]
 pub struct ImpressionStore {
     limits: StoreLimits,
@@ -96,14 +46,14 @@ impl ImpressionStore {
         }
     }
 
-    /// Saves an impression, within the limits. Says whether it was: an epoch that was pruned keeps
-    /// nothing.
+    /// Saves an impression, and evicts impressions while the epoch is over its limit. Returns
+    /// false, and saves nothing, if the epoch was pruned.
     pub fn save(&mut self, epoch: EpochIndex, impression: &Impression<'_>) -> bool {
         let Some(store) = self.epochs.get_or_create(epoch) else {
             return false;
         };
         store.append(impression);
-        while self.limits.is_full(store.units)
+        while self.limits.is_exceeded_by(store.units)
             && let Some(largest) = store.largest_site()
         {
             store.edit([(largest.oldest, None)]);
@@ -111,15 +61,15 @@ impl ImpressionStore {
         true
     }
 
-    /// Saves an impression, whatever the limits: for whoever applies them afterwards. An epoch that
-    /// was pruned keeps nothing.
+    /// Saves an impression without applying the limits, for callers that apply them afterwards.
+    /// Saves nothing if the epoch was pruned.
     pub fn append(&mut self, epoch: EpochIndex, impression: &Impression<'_>) {
         if let Some(store) = self.epochs.get_or_create(epoch) {
             store.append(impression);
         }
     }
 
-    /// How many units the impressions of an epoch have.
+    /// The total number of units of an epoch's impressions.
     pub fn units(&self, epoch: EpochIndex) -> u32 {
         self.epochs.get(epoch).map_or(0, |store| store.units)
     }
@@ -129,8 +79,8 @@ impl ImpressionStore {
         self.epochs.get(epoch)?.largest_site()
     }
 
-    /// Makes changes to impressions. Places are those from before the first of them.
-    pub fn edit<'e>(&mut self, edits: impl IntoIterator<Item = &'e Edit>) {
+    /// Edits impressions. The positions in `edits` are those before any edit of this call was made.
+    pub fn edit<'e>(&mut self, edits: impl IntoIterator<Item = &'e ImpressionEdit>) {
         let mut by_epoch: BTreeMap<EpochIndex, Vec<(u32, Option<&Audience>)>> = BTreeMap::new();
         for edit in edits {
             let of_epoch = by_epoch.entry(edit.epoch).or_default();
@@ -148,7 +98,7 @@ impl ImpressionStore {
         self.placed(epoch).map(|(_, impression)| impression)
     }
 
-    /// The impressions of an epoch with their places in the order in which they were saved.
+    /// The impressions of an epoch, with their positions in the order in which they were saved.
     pub fn placed(&self, epoch: EpochIndex) -> impl Iterator<Item = (u32, Impression<'_>)> {
         self.epochs.get(epoch).into_iter().flat_map(|store| {
             let placed = (0..).zip(&store.slots);
@@ -165,23 +115,24 @@ impl ImpressionStore {
             .map(|(epoch, _)| epoch)
     }
 
-    /// How many impressions are stored.
+    /// The number of stored impressions.
     pub fn len(&self) -> usize {
         self.epochs.iter().map(|(_, store)| store.live).sum()
     }
 
-    /// Whether none are.
+    /// True if no impressions are stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Keeps only the impressions that `keep` says, and tells how many went.
+    /// Keeps only the impressions for which `keep` returns true. Returns the number of removed
+    /// ones.
     pub fn retain(&mut self, mut keep: impl FnMut(Impression<'_>) -> bool) -> usize {
         let mut edits = Vec::new();
         for epoch in self.epochs() {
             let placed = self.placed(epoch);
             let gone = placed.filter(|(_, impression)| !keep(*impression));
-            edits.extend(gone.map(|(order, _)| Edit {
+            edits.extend(gone.map(|(order, _)| ImpressionEdit {
                 epoch,
                 order,
                 audience: None,
@@ -191,7 +142,7 @@ impl ImpressionStore {
         edits.len()
     }
 
-    /// Forgets the impressions of the epochs before `epoch`, which may get new ones.
+    /// Removes the impressions of the epochs before `epoch`. New ones can still be saved there.
     pub fn clear_before(&mut self, epoch: EpochIndex) {
         for (index, store) in self.epochs.iter_mut() {
             if index < epoch {
@@ -200,12 +151,12 @@ impl ImpressionStore {
         }
     }
 
-    /// Forgets the epochs before `epoch`.
+    /// Forgets the epochs before `epoch`, for good.
     pub fn prune_before(&mut self, epoch: EpochIndex) {
         self.epochs.prune_before(epoch);
     }
 
-    /// Empties it for another device, keeping its buffers.
+    /// Empties the store for another device, keeping its buffers.
     pub fn reset(&mut self) {
         self.epochs.reset();
     }
@@ -218,7 +169,7 @@ impl EventStore<AttributionQuery> for ImpressionStore {
         &self,
         epoch: EpochIndex,
         query: &AttributionQuery,
-        found: &mut Vec<Relevant<Touch>>,
+        found: &mut Vec<Relevant<MatchedImpression>>,
     ) -> Result<(), Infallible> {
         if let Some(store) = self.epochs.get(epoch) {
             store.visit(epoch, query, found);
@@ -227,17 +178,17 @@ impl EventStore<AttributionQuery> for ImpressionStore {
     }
 }
 
-/// From this many impressions on, an epoch has an index. Below, looking at each is faster, and a
-/// simulated device of three impressions pays for nothing.
+/// An epoch with more impressions than this has an index. With fewer, examining each one is faster,
+/// and a simulated device with three impressions does not pay for an index.
 const INDEXED: usize = ReadLimits::LEAST_EXAMINED as usize;
 
 #[derive(Debug, Clone, Default)]
 struct EpochStore {
-    /// In the order of saving; some may be removed.
+    /// The slots in the order of saving. Some may be removed.
     slots: Vec<Slot>,
-    /// How many are not.
+    /// The number of slots that are not removed.
     live: usize,
-    /// What those count against the limit.
+    /// The total number of units of those.
     units: u32,
     audiences: Audiences,
     index: Option<Box<Index>>,
@@ -264,7 +215,8 @@ impl EpochStore {
         let (sites, callers) = (impression.conversion_sites, impression.conversion_callers);
         let audience = self.audiences.intern(sites, callers);
         if self.slots.len() == self.slots.capacity() && self.slots.len() >= INDEXED {
-            // By a quarter instead of doubling: memory is scarcer on a device than copying.
+            // Grow by a quarter instead of doubling: on a device, memory matters more than the cost
+            // of copying.
             self.slots.reserve_exact(self.slots.len() / 4);
         }
         let slot = Slot::new(impression, audience);
@@ -294,7 +246,7 @@ impl EpochStore {
         sites.into_values().max()
     }
 
-    /// Removes impressions, or changes who may measure them.
+    /// Removes impressions or changes their audiences.
     fn edit<'e>(&mut self, edits: impl IntoIterator<Item = (u32, Option<&'e Audience>)>) {
         for (order, audience) in edits {
             let at = order as usize;
@@ -326,7 +278,7 @@ impl EpochStore {
         }
     }
 
-    /// Forgets removed slots and the audiences that nobody has any more.
+    /// Forgets removed slots and unused audiences.
     fn compact(&mut self) {
         let old = std::mem::take(&mut self.audiences);
         let mut renumbered = old.renumbering(&mut self.audiences);
@@ -362,12 +314,17 @@ impl EpochStore {
         self.index = Some(index);
     }
 
-    fn visit(&self, epoch: EpochIndex, query: &AttributionQuery, found: &mut Vec<Relevant<Touch>>) {
+    fn visit(
+        &self,
+        epoch: EpochIndex,
+        query: &AttributionQuery,
+        found: &mut Vec<Relevant<MatchedImpression>>,
+    ) {
         let begin = found.len();
-        // Impressions that follow each other often have the same audience: it is asked once whether
-        // the conversion site belongs to it.
+        // Consecutive impressions often have the same audience, so remember whether it includes the
+        // conversion site.
         let (mut asked, mut belongs) = (NONE, false);
-        let mut consider = |order: u32, slot: &Slot| -> Option<Relevant<Touch>> {
+        let mut consider = |order: u32, slot: &Slot| -> Option<Relevant<MatchedImpression>> {
             if slot.audience != asked {
                 asked = slot.audience;
                 belongs = slot.is_live()
@@ -397,14 +354,14 @@ impl EpochStore {
             }
             return;
         };
-        let mut enough = query.enough();
+        let mut stop_rule = query.stop_rule();
         index.visit(&self.slots, query, |at| {
             let event = consider(at, &self.slots[at as usize]);
             found.extend(event);
-            event.is_some_and(|event| enough.with(&event))
+            event.is_some_and(|event| stop_rule.stops_at(&event))
         });
         if query.callers.len() > 1 {
-            // Two callers may share one impression.
+            // An impression that several callers may measure was found several times.
             found[begin..].sort_unstable_by_key(|event| event.order);
             found.dedup_by_key(|event| (event.epoch, event.order));
         }
@@ -413,7 +370,9 @@ impl EpochStore {
 
 #[cfg(test)]
 mod tests {
-    use super::super::impression::Forgetting;
+    use std::num::NonZeroU32;
+
+    use super::super::impression::ForgetEffect;
     use super::*;
     use crate::{Timestamp, UserAction};
 
@@ -439,25 +398,25 @@ mod tests {
         const ONE: SiteId = SiteId(1);
         const TWO: SiteId = SiteId(2);
         let cases = [
-            ("saved by it", impression(1, None, &[], &[]), None),
+            ("saved by the site", impression(1, None, &[], &[]), None),
             (
-                "on it, saved by another",
+                "shown on the site, saved by another",
                 impression(1, Some(5), &[], &[]),
                 Some(impression(1, Some(5), &[], &[])),
             ),
             (
-                "saved by it elsewhere",
+                "shown elsewhere, saved by the site",
                 impression(5, Some(1), &[], &[]),
                 None,
             ),
-            ("only for it", impression(5, None, &[ONE], &[]), None),
+            ("only for the site", impression(5, None, &[ONE], &[]), None),
             (
-                "also for it",
+                "also for the site",
                 impression(5, None, &[ONE, TWO], &[]),
                 Some(impression(5, None, &[TWO], &[])),
             ),
             (
-                "only for it to call",
+                "only the site may call",
                 impression(5, None, &[TWO], &[ONE]),
                 None,
             ),
@@ -471,15 +430,15 @@ mod tests {
             let mut store = ImpressionStore::default();
             store.save(E, &saved);
             let audience = match saved.without(ONE) {
-                Forgetting::Untouched => Some(Audience {
+                ForgetEffect::Untouched => Some(Audience {
                     conversion_sites: saved.conversion_sites.to_vec(),
                     conversion_callers: saved.conversion_callers.to_vec(),
                 }),
-                Forgetting::Restricted(audience) => Some(audience),
-                Forgetting::Removed => None,
+                ForgetEffect::Restricted(audience) => Some(audience),
+                ForgetEffect::Removed => None,
             };
             assert_eq!(audience.is_none(), left.is_none(), "{what}");
-            store.edit([&Edit {
+            store.edit([&ImpressionEdit {
                 epoch: E,
                 order: 0,
                 audience,
@@ -489,14 +448,15 @@ mod tests {
         }
     }
 
-    /// An epoch is full: the largest site loses its oldest, also when it is another that saves.
+    /// When an epoch is over its limit, the largest site loses its oldest impression, even if
+    /// another site saves.
     #[test]
     fn a_site_crowds_out_only_itself() {
         let limits = StoreLimits {
             units_per_epoch: NonZeroU32::new(100).unwrap(),
         };
         let mut store = ImpressionStore::new(limits);
-        // Each with a name: 50 units.
+        // Each of these names one conversion site and so counts 2 units, 50 in total.
         for number in 0..25 {
             store.save(E, &impression(7, None, &[SiteId(number)], &[]));
         }
@@ -509,7 +469,8 @@ mod tests {
         assert_eq!((of(7).count(), of(8).count()), (25, 50));
         let oldest = of(8).map(|impression| impression.timestamp).min();
         assert_eq!(oldest, Some(Timestamp(950)));
-        // One that brings many names needs the room of many, all of it from the largest site.
+        // An impression with 19 names counts 20 units. Each eviction takes from the site that is
+        // largest at that point, in total 10 units from each of the two sites.
         let names: Vec<SiteId> = (0..19).map(SiteId).collect();
         store.save(E, &impression(9, None, &names, &[]));
         let of = |site| store.impressions(E).filter(move |i| i.site == SiteId(site));

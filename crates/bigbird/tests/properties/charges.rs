@@ -1,9 +1,10 @@
-//! The atomic check and what it lets pass, on charges of any size, order and repetition.
+//! The atomic check and the charges it lets pass, for charges of any size, order and repetition.
 
 use std::collections::BTreeMap;
 
 use bigbird::{
-    Changes, Charge, Check, EpochIndex, Filter, Ledger, MicroEpsilon, Policy, SiteId, first_short,
+    Charge, Check, EpochIndex, Filter, Ledger, LedgerChanges, MicroEpsilon, Policy, SiteId,
+    first_shortfall,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -15,7 +16,8 @@ trait Book {
     fn consumed(&self) -> Consumed;
 }
 
-/// The ledger in memory, charged as the engine charges it: what fits is applied, all or nothing.
+/// The ledger in memory, charged as the engine charges it: all charges are applied if they fit,
+/// otherwise none.
 impl Book for Ledger {
     fn charge(&mut self, charges: &[Charge]) -> bool {
         let policy = policy();
@@ -28,13 +30,13 @@ impl Book for Ledger {
                 Check::new(charge.epoch, charge.filter, capacity, charge.amount)
             });
             let mut checks: Vec<Check> = checks.collect();
-            let Ok(short) = first_short(self, of_epoch[0].epoch, &mut checks);
+            let Ok(short) = first_shortfall(self, of_epoch[0].epoch, &mut checks);
             if short.is_some() {
                 return false;
             }
         }
         let admissions = Vec::new();
-        self.apply(&Changes {
+        self.apply(&LedgerChanges {
             admissions,
             charges,
         });
@@ -51,22 +53,22 @@ impl Book for Ledger {
     }
 }
 
-/// A ledger with one mistake.
+/// A ledger with one flaw.
 struct Twin {
-    flaw: Flaw,
+    flaw: ChargeFlaw,
     policy: Policy,
     consumed: Consumed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Flaw {
+enum ChargeFlaw {
     /// Sums wrap around, so that a huge charge looks small.
     Wraps,
     /// Each charge is checked as if it were the only one to its filter.
     ForgetsRepetition,
-    /// What was taken before a refusal is kept.
+    /// Charges that were applied before a refusal are kept.
     KeepsHalf,
-    /// A refusal leaves the filters it created, empty.
+    /// A refusal leaves behind the empty filters that it created.
     LeavesEmpty,
 }
 
@@ -80,18 +82,18 @@ impl Book for Twin {
                 continue;
             };
             let book = match self.flaw {
-                Flaw::ForgetsRepetition => &before,
+                ChargeFlaw::ForgetsRepetition => &before,
                 _ => &self.consumed,
             };
             let consumed = book.get(&key).copied().unwrap_or(0);
             let total = match self.flaw {
-                Flaw::Wraps => consumed.wrapping_add(charge.amount.get()),
+                ChargeFlaw::Wraps => consumed.wrapping_add(charge.amount.get()),
                 _ => consumed.saturating_add(charge.amount.get()),
             };
             if total > capacity.get() {
                 match self.flaw {
-                    Flaw::KeepsHalf => {}
-                    Flaw::LeavesEmpty => {
+                    ChargeFlaw::KeepsHalf => {}
+                    ChargeFlaw::LeavesEmpty => {
                         let touched: Vec<_> = self.consumed.keys().copied().collect();
                         self.consumed = before;
                         for key in touched {
@@ -120,11 +122,11 @@ fn charges() -> impl Strategy<Value = Vec<Vec<Charge>>> {
         1 => u64::MAX - 1_000_000..=u64::MAX,
     ];
     let filter = prop_oneof![
-        (0..3_u32).prop_map(|site| Filter::Querier(SiteId(site))),
-        Just(Filter::Global),
-        // More than a handful, so that the ledger's index is at work.
-        (0..40_u32).prop_map(|site| Filter::ImpressionSite(SiteId(site))),
-        (0..3_u32).prop_map(|site| Filter::ConversionSite(SiteId(site))),
+        (0..3_u32).prop_map(|site| Filter::QuerierBudget(SiteId(site))),
+        Just(Filter::GlobalBudget),
+        // Enough sites that the ledger uses its hash table.
+        (0..40_u32).prop_map(|site| Filter::ImpressionSiteQuota(SiteId(site))),
+        (0..3_u32).prop_map(|site| Filter::ConversionSiteQuota(SiteId(site))),
     ];
     let charge = (0..2_i64, filter, amount).prop_map(|(epoch, filter, amount)| Charge {
         epoch: EpochIndex(epoch),
@@ -136,10 +138,10 @@ fn charges() -> impl Strategy<Value = Vec<Vec<Charge>>> {
 
 fn policy() -> Policy {
     Policy::builder()
-        .querier(1.0)
-        .global(8.0)
-        .impression_site(2.0)
-        .conversion_site(1.0)
+        .querier_budget(1.0)
+        .global_budget(8.0)
+        .impression_site_quota(2.0)
+        .conversion_site_quota(1.0)
         .build()
         .unwrap()
 }
@@ -153,16 +155,20 @@ fn sound(book: &mut dyn Book, sets: &[Vec<Charge>]) -> Result<(), TestCaseError>
                 let key = (charge.epoch.0, charge.filter);
                 let sum = granted.get(&key).copied().unwrap_or(0);
                 let sum = sum.checked_add(charge.amount.get());
-                prop_assert!(sum.is_some(), "more than can be counted was granted");
+                prop_assert!(sum.is_some(), "the granted charges overflow");
                 granted.insert(key, sum.unwrap());
             }
         } else {
-            prop_assert_eq!(book.consumed(), before, "a failed charge changed something");
+            prop_assert_eq!(
+                book.consumed(),
+                before,
+                "a refused charge changed the ledger"
+            );
         }
         prop_assert_eq!(
             &book.consumed(),
             &granted,
-            "what is granted is what is consumed"
+            "granted and consumed amounts differ"
         );
     }
     for ((_, filter), sum) in granted {
@@ -183,10 +189,10 @@ fn charges_are_all_or_nothing_and_within_capacity() {
     .unwrap_or_else(|failure| panic!("{failure}"));
 
     for flaw in [
-        Flaw::Wraps,
-        Flaw::ForgetsRepetition,
-        Flaw::KeepsHalf,
-        Flaw::LeavesEmpty,
+        ChargeFlaw::Wraps,
+        ChargeFlaw::ForgetsRepetition,
+        ChargeFlaw::KeepsHalf,
+        ChargeFlaw::LeavesEmpty,
     ] {
         let config = Config {
             cases: 1000,

@@ -1,23 +1,22 @@
-//! Random policies and histories, and the one interface under which the real device and the
-//! reference live through them.
+//! Random policies and histories, and the interface through which the real device and the reference
+//! run them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use bigbird::{Arithmetic, DepletedSites};
 use bigbird::{
-    AttributionQuery, Device, EpochIndex, Fate, Filter, FilterKind, GlobalCharging, Impression,
-    ImpressionStore, Policy, Profile, ReadLimits, Request, SiteCharging, SiteId, StoreLimits,
-    Timestamp, UserAction, Window, Workspace,
+    AttributionQuery, Device, EpochIndex, Filter, FilterKind, GlobalCharging, ImpressionStore,
+    Policy, Profile, ReadLimits, SiteCharging, SiteId, StoreLimits, UserAction, Workspace,
 };
 use proptest::prelude::*;
 
-use bigbird_reference::{Ad, Answer, Ask, EpochAnswer, Reference};
+use bigbird_reference::{Ad, Ask, Reference, ReferenceAnswer};
 
-/// Something that manages the budgets of a device.
+/// A budget manager for one device.
 pub trait Manager {
     fn save(&mut self, epoch: i64, ad: &Ad);
-    fn ask(&mut self, ask: &Ask) -> Answer;
+    fn ask(&mut self, ask: &Ask) -> ReferenceAnswer;
     fn stored(&self, epoch: i64) -> Vec<Ad>;
     fn consumed(&self) -> BTreeMap<(i64, Filter), u64>;
     fn admitted(&self) -> BTreeMap<(u64, i64), BTreeSet<u32>>;
@@ -26,31 +25,31 @@ pub trait Manager {
     fn end_user_actions_before(&mut self, action: u64);
     fn reset(&mut self);
 
-    fn live(&mut self, history: &[Step]) -> Vec<(Ask, Answer)> {
+    fn live(&mut self, history: &[HistoryStep]) -> Vec<(Ask, ReferenceAnswer)> {
         let mut answers = Vec::new();
         for step in history {
             match step {
-                Step::Save(epoch, ad) => self.save(*epoch, ad),
-                Step::Ask(ask) => answers.push((ask.clone(), self.ask(ask))),
+                HistoryStep::Save(epoch, ad) => self.save(*epoch, ad),
+                HistoryStep::Ask(ask) => answers.push((ask.clone(), self.ask(ask))),
                 other => self.change(other),
             }
         }
         answers
     }
 
-    fn change(&mut self, step: &Step) {
+    fn change(&mut self, step: &HistoryStep) {
         match step {
-            Step::Save(epoch, ad) => self.save(*epoch, ad),
-            Step::Ask(_) => {}
-            Step::PruneBefore(epoch) => self.prune_before(*epoch),
-            Step::RemoveSite(site) => self.remove_site(*site),
-            Step::EndActionsBefore(action) => self.end_user_actions_before(*action),
+            HistoryStep::Save(epoch, ad) => self.save(*epoch, ad),
+            HistoryStep::Ask(_) => {}
+            HistoryStep::PruneBefore(epoch) => self.prune_before(*epoch),
+            HistoryStep::RemoveSite(site) => self.remove_site(*site),
+            HistoryStep::EndActionsBefore(action) => self.end_user_actions_before(*action),
         }
     }
 }
 
 #[derive(Debug, Clone)]
-pub enum Step {
+pub enum HistoryStep {
     Save(i64, Ad),
     Ask(Ask),
     PruneBefore(i64),
@@ -63,7 +62,7 @@ impl Manager for Reference {
         Reference::save(self, epoch, ad);
     }
 
-    fn ask(&mut self, ask: &Ask) -> Answer {
+    fn ask(&mut self, ask: &Ask) -> ReferenceAnswer {
         Reference::ask(self, ask)
     }
 
@@ -117,36 +116,7 @@ pub fn device(policy: Policy, limit: usize) -> Real {
     }
 }
 
-pub fn ids(sites: &[u32]) -> Vec<SiteId> {
-    sites.iter().map(|&site| SiteId(site)).collect()
-}
-
-/// The query that the device is asked.
-pub fn query(ask: &Ask) -> AttributionQuery {
-    let request = Request {
-        querier: SiteId(ask.querier),
-        conversion_site: SiteId(ask.conversion_site),
-        user_action: UserAction(ask.action),
-        window: Window::new(EpochIndex(ask.earliest), EpochIndex(ask.current))
-            .unwrap()
-            .readable_from(EpochIndex(ask.readable_from)),
-    };
-    let mut query = AttributionQuery::builder(request, Timestamp(ask.now), ask.size)
-        .not_before(Timestamp(ask.not_before))
-        .callers(ids(&ask.callers))
-        .impression_sites(ids(&ask.impression_sites))
-        .impression_callers(ids(&ask.impression_callers))
-        .match_values(ask.match_values.clone())
-        .credit(ask.credit.clone())
-        .value(ask.value, ask.max_value)
-        .epsilon(ask.epsilon_micro as f64 / 1e6)
-        .build()
-        .unwrap();
-    query.set_read_limits(ask.read_limits);
-    query
-}
-
-/// How much a request reads: often so little that something is left out.
+/// Random read limits, often so small that some impressions are not read.
 fn read_limits() -> impl Strategy<Value = ReadLimits> {
     prop_oneof![
         Just(ReadLimits::default()),
@@ -156,40 +126,12 @@ fn read_limits() -> impl Strategy<Value = ReadLimits> {
 
 impl Manager for Real {
     fn save(&mut self, epoch: i64, ad: &Ad) {
-        let impression = Impression {
-            site: SiteId(ad.site),
-            intermediary: ad.intermediary.map(SiteId),
-            user_action: UserAction(ad.action),
-            timestamp: Timestamp(ad.timestamp),
-            expires: Timestamp(ad.expires),
-            match_value: ad.match_value,
-            histogram_index: ad.index,
-            priority: ad.priority,
-            conversion_sites: &ids(&ad.conversion_sites),
-            conversion_callers: &ids(&ad.conversion_callers),
-        };
-        self.device.save_impression(EpochIndex(epoch), &impression);
+        ad.save_on(&mut self.device, epoch);
     }
 
-    fn ask(&mut self, ask: &Ask) -> Answer {
-        let mut draws = ask.draws.iter().copied().cycle();
-        let mut draw = || draws.next().unwrap_or(0.5);
-        let workspace = &mut self.workspace;
-        self.device.report_in(&query(ask), &mut draw, workspace);
-        let epochs = workspace.decision().epochs().map(|epoch| EpochAnswer {
-            epoch: epoch.epoch.0,
-            matched: epoch.matched,
-            passed: epoch.fate == Fate::Passed,
-            charges: epoch
-                .checks
-                .iter()
-                .map(|check| (check.filter, check.asked.get()))
-                .collect(),
-        });
-        Answer {
-            histogram: workspace.report().buckets().to_vec(),
-            epochs: epochs.collect(),
-        }
+    fn ask(&mut self, ask: &Ask) -> ReferenceAnswer {
+        let answer = ask.ask_device(&mut self.device, &mut self.workspace);
+        answer.unwrap()
     }
 
     fn stored(&self, epoch: i64) -> Vec<Ad> {
@@ -251,7 +193,7 @@ impl Manager for Real {
     }
 }
 
-/// How many epochs a history has. The user actions of an epoch are four, with ids of their own.
+/// The number of epochs in a history. Each epoch has four user actions with ids of its own.
 pub const EPOCHS: i64 = 4;
 
 fn action_of(epoch: i64) -> impl Strategy<Value = u64> {
@@ -265,7 +207,7 @@ fn some_of(items: &'static [u32]) -> impl Strategy<Value = Vec<u32>> {
     ]
 }
 
-fn ad() -> impl Strategy<Value = Step> {
+fn ad() -> impl Strategy<Value = HistoryStep> {
     (0..EPOCHS).prop_flat_map(|epoch| {
         (
             (0..5_u32, prop::option::weighted(0.3, 20..22_u32)),
@@ -287,12 +229,12 @@ fn ad() -> impl Strategy<Value = Step> {
                     conversion_sites: audience.0,
                     conversion_callers: audience.1,
                 };
-                Step::Save(epoch, ad)
+                HistoryStep::Save(epoch, ad)
             })
     })
 }
 
-fn ask() -> impl Strategy<Value = Step> {
+fn ask() -> impl Strategy<Value = HistoryStep> {
     let epsilons = prop::sample::select(&[1, 1_000, 100_000, 333_333, 700_000, 1_000_000][..]);
     (0..EPOCHS).prop_flat_map(move |current| {
         (
@@ -317,7 +259,7 @@ fn ask() -> impl Strategy<Value = Step> {
                 let now = current * 100 + when.2;
                 let (draws, mut callers, readable_from, epsilon_micro, read_limits) = rest;
                 callers.push(who.1.unwrap_or(who.0));
-                Step::Ask(Ask {
+                HistoryStep::Ask(Ask {
                     querier: if who.2 { who.1.unwrap_or(who.0) } else { who.0 },
                     conversion_site: who.0,
                     callers,
@@ -342,17 +284,17 @@ fn ask() -> impl Strategy<Value = Step> {
     })
 }
 
-/// A mix of saves and requests, in no order of time: the clock may step back.
-pub fn history(longest: usize) -> impl Strategy<Value = Vec<Step>> {
+/// A random mix of saves and requests. Times are not in order: the clock may step back.
+pub fn history(longest: usize) -> impl Strategy<Value = Vec<HistoryStep>> {
     let other = prop_oneof![
-        (0..EPOCHS).prop_map(Step::PruneBefore),
-        (0..5_u32).prop_map(Step::RemoveSite),
-        (0..16_u64).prop_map(Step::EndActionsBefore),
+        (0..EPOCHS).prop_map(HistoryStep::PruneBefore),
+        (0..5_u32).prop_map(HistoryStep::RemoveSite),
+        (0..16_u64).prop_map(HistoryStep::EndActionsBefore),
     ];
     prop::collection::vec(prop_oneof![60 => ad(), 40 => ask(), 3 => other], 1..longest)
 }
 
-/// Any policy at all.
+/// A random policy.
 pub fn policy() -> impl Strategy<Value = Policy> {
     let capacity = || {
         prop_oneof![
@@ -379,7 +321,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
                     };
                 }
                 if let Some(epsilon) = of_action {
-                    builder = builder.user_action(epsilon);
+                    builder = builder.user_action_budget(epsilon);
                 }
                 builder = match cap {
                     Some(cap) => builder.domain_cap(cap),

@@ -1,16 +1,18 @@
-//! Wrong input is a typed error that names value and limit; it never panics and never charges.
+//! Wrong input gives a typed error that names the value and what is allowed. It never panics and
+//! never charges.
 
 use std::cell::Cell;
 
 use bigbird::{
     AttributionObject, AttributionQuery, Device, EpochIndex, EventLog, Impression, ImpressionStore,
-    Ledger, Policy, Profile, QueryError, Request, SiteId, Timestamp, UserAction, Window, Workspace,
+    Ledger, Policy, Profile, QueryError, ReportRequest, SiteId, Timestamp, UserAction, Window,
+    Workspace,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-fn request() -> Request {
-    Request {
+fn request() -> ReportRequest {
+    ReportRequest {
         querier: SiteId(1),
         conversion_site: SiteId(1),
         user_action: UserAction(1),
@@ -72,10 +74,13 @@ fn errors_name_what_was_given_and_what_is_allowed() {
             builder(u32::MAX),
             "histogram size must be in [1, 1048576], got 4294967295",
         ),
-        (builder(5).callers([]), "the callers must be 1 to 64, got 0"),
+        (
+            builder(5).callers([]),
+            "a query must have 1 to 64 callers, got 0",
+        ),
         (
             builder(5).not_before(Timestamp(11)),
-            "the lookback must not begin after now, got 11 after 10",
+            "the lookback must not begin after now (10), got 11",
         ),
     ];
     for (builder, expected) in cases {
@@ -85,10 +90,10 @@ fn errors_name_what_was_given_and_what_is_allowed() {
     let same = query.clone();
     let reversed = query.retarget(request(), Timestamp(1), Timestamp(2));
     assert!(matches!(reversed, Err(QueryError::Lookback { .. })));
-    assert_eq!(query, same, "a refused change changes nothing");
+    assert_eq!(query, same, "a refused change has no effect");
 }
 
-/// Everything can be handed to another thread.
+/// All types can be sent to another thread.
 #[test]
 fn all_types_are_send() {
     fn send<T: Send>() {}
@@ -101,7 +106,7 @@ fn all_types_are_send() {
     send::<Workspace<AttributionQuery>>();
 }
 
-/// Numbers that are likely to be right, and numbers at the edges.
+/// Numbers that are likely to be valid, and edge cases.
 fn number() -> impl Strategy<Value = f64> {
     let edges = [
         0.0,
@@ -130,8 +135,8 @@ fn count() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 0..9_u32, 1 => prop::sample::select(vec![u32::MAX, u32::MAX - 1, 1 << 20])]
 }
 
-/// Whatever numbers come in, there is an answer or an error that says what was wrong; and enough of
-/// them are right for that to mean something.
+/// Whatever numbers are passed, there is a report or an error that names the wrong value. Enough of
+/// them are valid for the test to mean something.
 #[test]
 fn no_number_makes_it_panic() {
     let cases = (
@@ -152,10 +157,10 @@ fn no_number_makes_it_panic() {
         let [site, match_value, value, max_value, size] = counts;
         let [epsilon, querier, global, impression_site, conversion_site] = numbers;
         let policy = Policy::builder()
-            .querier(querier)
-            .global(global)
-            .impression_site(impression_site)
-            .conversion_site(conversion_site)
+            .querier_budget(querier)
+            .global_budget(global)
+            .impression_site_quota(impression_site)
+            .conversion_site_quota(conversion_site)
             .domain_cap(site)
             .build()
             .unwrap_or(Profile::BigBird.policy());
@@ -168,7 +173,7 @@ fn no_number_makes_it_panic() {
         device.save_impression(EpochIndex(epoch), &impression);
         let window = Window::new(EpochIndex(earliest), EpochIndex(current))
             .unwrap_or(Window::single(EpochIndex(epoch)));
-        let request = Request {
+        let request = ReportRequest {
             window,
             ..request()
         };
@@ -198,6 +203,6 @@ fn no_number_makes_it_panic() {
     let (reported, refused) = (reported.get(), refused.get());
     assert!(
         reported > 5 && refused > 500,
-        "{reported} reports, {refused} refusals"
+        "only {reported} reports and {refused} refusals"
     );
 }

@@ -1,14 +1,14 @@
 //! The theorems, as properties of random histories under random policies.
 //!
 //! Each property is a function of a [`Manager`]. It must hold for the real device, and it must
-//! notice the flaw it is there for: the same function is run on a reference with that flaw, and
-//! has to fail.
+//! notice the flaws it is meant to catch: the same function is run on a reference with each flaw,
+//! and must fail there.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "small numbers"
+    reason = "the numbers are small"
 )]
 
 mod charges;
@@ -19,53 +19,55 @@ mod options;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bigbird::{Arithmetic, Capacity, Filter, FilterKind, Policy, SiteCharging, SiteId};
+use bigbird::{
+    Arithmetic, Capacity, Filter, FilterKind, OwnActionEvents, Policy, SiteCharging, SiteId,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use bigbird_reference::{Answer, Ask, Flaw, Reference};
-use history::{EPOCHS, Manager, Step, device, history, policy};
+use bigbird_reference::{Ask, Flaw, Reference, ReferenceAnswer};
+use history::{EPOCHS, HistoryStep, Manager, device, history, policy};
 
 type Verdict = Result<(), TestCaseError>;
 
-/// What a property is tried on.
+/// The input of a property.
 #[derive(Debug, Clone)]
-struct Case {
+struct PropertyCase {
     policy: Policy,
-    /// How many impressions an epoch keeps.
+    /// The number of units that an epoch keeps.
     limit: usize,
-    history: Vec<Step>,
+    history: Vec<HistoryStep>,
 }
 
-fn case() -> impl Strategy<Value = Case> {
+fn case() -> impl Strategy<Value = PropertyCase> {
     let limit = prop_oneof![1..6_usize, Just(1000)];
-    (policy(), limit, history(40)).prop_map(|(policy, limit, history)| Case {
+    (policy(), limit, history(40)).prop_map(|(policy, limit, history)| PropertyCase {
         policy,
         limit,
         history,
     })
 }
 
-/// A few user actions that ask from many conversion sites, for as much as those may have.
-fn attack() -> impl Strategy<Value = Case> {
+/// A few user actions that ask from many conversion sites, for as much as the quotas allow.
+fn attack() -> impl Strategy<Value = PropertyCase> {
     (case(), 1..4_u32).prop_map(|(mut case, cap)| {
         case.policy = Policy::builder()
-            .global(100.0)
-            .conversion_site(0.1)
-            .unlimited(FilterKind::ImpressionSite)
+            .global_budget(100.0)
+            .conversion_site_quota(0.1)
+            .unlimited(FilterKind::ImpressionSiteQuota)
             .domain_cap(cap)
             .build()
             .unwrap();
         case.limit = 1000;
         for (at, step) in case.history.iter_mut().enumerate() {
             match step {
-                Step::Save(_, ad) => {
+                HistoryStep::Save(_, ad) => {
                     ad.action = 1000 + at as u64;
                     ad.expires = i64::MAX;
                     ad.conversion_sites.clear();
                     ad.conversion_callers.clear();
                 }
-                Step::Ask(ask) => {
+                HistoryStep::Ask(ask) => {
                     ask.action &= !3;
                     ask.impression_sites.clear();
                     ask.impression_callers.clear();
@@ -74,53 +76,57 @@ fn attack() -> impl Strategy<Value = Case> {
                     ask.epsilon_micro = 100_000;
                     ask.readable_from = i64::MIN;
                 }
-                Step::PruneBefore(_) | Step::RemoveSite(_) | Step::EndActionsBefore(_) => {}
+                HistoryStep::PruneBefore(_)
+                | HistoryStep::RemoveSite(_)
+                | HistoryStep::EndActionsBefore(_) => {}
             }
         }
         case
     })
 }
 
-/// A history that happens again after everything was pruned.
-fn twice() -> impl Strategy<Value = Case> {
+/// A history that is repeated after everything was pruned.
+fn twice() -> impl Strategy<Value = PropertyCase> {
     case().prop_map(|mut case| {
         let again = case.history.clone();
-        case.history.push(Step::PruneBefore(EPOCHS));
+        case.history.push(HistoryStep::PruneBefore(EPOCHS));
         case.history.extend(again);
         case
     })
 }
 
-/// Tries a property on the device, where it must hold, and on a reference with each flaw, where
-/// it must be found to fail.
+/// Tries a property on the device, where it must hold, and on a reference with each flaw, where it
+/// must fail.
 fn holds_and_notices(
     flaws: &[Flaw],
-    property: impl Fn(&Case, &dyn Fn(&Case) -> Box<dyn Manager>) -> Verdict,
+    property: impl Fn(&PropertyCase, &dyn Fn(&PropertyCase) -> Box<dyn Manager>) -> Verdict,
 ) {
     holds_in_and_notices(case, flaws, property);
 }
 
-fn holds_in_and_notices<S: Strategy<Value = Case>>(
+fn holds_in_and_notices<S: Strategy<Value = PropertyCase>>(
     cases: fn() -> S,
     flaws: &[Flaw],
-    property: impl Fn(&Case, &dyn Fn(&Case) -> Box<dyn Manager>) -> Verdict,
+    property: impl Fn(&PropertyCase, &dyn Fn(&PropertyCase) -> Box<dyn Manager>) -> Verdict,
 ) {
     let config = Config {
         cases: 4000,
         failure_persistence: None,
         ..Config::default()
     };
-    let real =
-        |case: &Case| -> Box<dyn Manager> { Box::new(device(case.policy.clone(), case.limit)) };
+    let real = |case: &PropertyCase| -> Box<dyn Manager> {
+        Box::new(device(case.policy.clone(), case.limit))
+    };
     TestRunner::new(config.clone())
         .run(&cases(), |case| property(&case, &real))
         .unwrap_or_else(|failure| panic!("{failure}"));
     for &flaw in flaws {
-        let flawed = |case: &Case| -> Box<dyn Manager> {
+        let flawed = |case: &PropertyCase| -> Box<dyn Manager> {
             let policy = case.policy.clone();
             Box::new(Reference::new(policy, case.limit, Some(flaw)))
         };
-        // Always the same cases, and many: it stops at the first that shows the flaw.
+        // The same cases in every run. There are many, but the run stops at the first that shows
+        // the flaw.
         let config = Config {
             cases: 20_000,
             max_shrink_iters: 0,
@@ -133,7 +139,7 @@ fn holds_in_and_notices<S: Strategy<Value = Case>>(
     }
 }
 
-/// The oracle: the device does what the paper's algorithm does, read literally.
+/// The oracle: the device does exactly what the paper's algorithm, read literally, does.
 #[test]
 fn the_device_agrees_with_the_literal_algorithm() {
     let flaws = [
@@ -143,6 +149,7 @@ fn the_device_agrees_with_the_literal_algorithm() {
         Flaw::SharedLimit,
         Flaw::ActionBudgetOverEpochs,
         Flaw::SingleByStored,
+        Flaw::SingleByReadable,
         Flaw::OwnAction,
         Flaw::CapOffByOne,
         Flaw::LenientImpressionSites,
@@ -153,7 +160,7 @@ fn the_device_agrees_with_the_literal_algorithm() {
     holds_and_notices(&flaws, |case, manager| agree(case, &mut *manager(case)));
 }
 
-/// The same with hundreds of impressions an epoch, where the indexes are at work.
+/// The same with hundreds of impressions per epoch, so that the indexes are used.
 #[test]
 fn the_indexes_find_what_a_scan_finds() {
     let config = Config {
@@ -166,7 +173,7 @@ fn the_indexes_find_what_a_scan_finds() {
     TestRunner::new(config)
         .run(&cases, |(policy, limit, history)| {
             let policy = policy.to_builder().no_domain_cap().build().unwrap();
-            let case = Case {
+            let case = PropertyCase {
                 policy,
                 limit,
                 history,
@@ -177,15 +184,15 @@ fn the_indexes_find_what_a_scan_finds() {
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-fn agree(case: &Case, manager: &mut dyn Manager) -> Verdict {
+fn agree(case: &PropertyCase, manager: &mut dyn Manager) -> Verdict {
     let mut oracle = Reference::new(case.policy.clone(), case.limit, None);
     for step in &case.history {
         match step {
-            Step::Save(epoch, ad) => {
+            HistoryStep::Save(epoch, ad) => {
                 manager.save(*epoch, ad);
                 oracle.save(*epoch, ad);
             }
-            Step::Ask(ask) => prop_assert_eq!(manager.ask(ask), oracle.ask(ask)),
+            HistoryStep::Ask(ask) => prop_assert_eq!(manager.ask(ask), oracle.ask(ask)),
             other => {
                 manager.change(other);
                 oracle.change(other);
@@ -200,24 +207,31 @@ fn agree(case: &Case, manager: &mut dyn Manager) -> Verdict {
     Ok(())
 }
 
-/// What was ever granted counts, also when it is forgotten since.
+/// Everything that was ever granted counts, even if it was forgotten since.
 #[test]
 fn no_filter_exceeds_its_capacity() {
     holds_and_notices(&[Flaw::Overdraft], within_capacity);
     holds_in_and_notices(twice, &[Flaw::PruningRefunds], within_capacity);
 }
 
-fn within_capacity(case: &Case, manager: &dyn Fn(&Case) -> Box<dyn Manager>) -> Verdict {
+fn within_capacity(
+    case: &PropertyCase,
+    manager: &dyn Fn(&PropertyCase) -> Box<dyn Manager>,
+) -> Verdict {
     let answers = manager(case).live(&case.history);
     for ((_, filter), granted) in granted(&answers) {
         if let Capacity::Finite(capacity) = case.policy.capacities().of(filter.kind()) {
-            prop_assert!(granted <= capacity.get(), "{:?}", filter);
+            prop_assert!(
+                granted <= capacity.get(),
+                "{:?} exceeds its capacity",
+                filter
+            );
         }
     }
     Ok(())
 }
 
-fn granted(answers: &[(Ask, Answer)]) -> BTreeMap<(i64, Filter), u64> {
+fn granted(answers: &[(Ask, ReferenceAnswer)]) -> BTreeMap<(i64, Filter), u64> {
     let mut granted = BTreeMap::new();
     let epochs = answers.iter().flat_map(|(_, answer)| &answer.epochs);
     for epoch in epochs.filter(|epoch| epoch.passed) {
@@ -234,7 +248,7 @@ fn an_epoch_that_is_dropped_consumes_nothing_anywhere() {
         let mut manager = manager(case);
         let mut expected = granted(&manager.live(&case.history));
         for step in &case.history {
-            if let Step::PruneBefore(first) = step {
+            if let HistoryStep::PruneBefore(first) = step {
                 expected.retain(|(epoch, _), _| epoch >= first);
             }
         }
@@ -243,13 +257,13 @@ fn an_epoch_that_is_dropped_consumes_nothing_anywhere() {
     });
 }
 
-/// Notes on the draft, row 2: with a window of one epoch, a report costs what it says, and the
-/// one that is released is the one that was paid for.
+/// Notes on the draft, row 2: with a window of one epoch, a report costs its own norm, and the
+/// released report is the one that was paid for.
 #[test]
 fn the_report_that_is_released_is_the_one_that_was_paid_for() {
     holds_and_notices(&[Flaw::DrawnAgain], |case, manager| {
         let individual = case.policy.arithmetic() == Arithmetic::Exact
-            && case.policy.capacities().querier != Capacity::Unlimited;
+            && case.policy.capacities().querier_budget != Capacity::Unlimited;
         if !individual {
             return Ok(());
         }
@@ -259,7 +273,7 @@ fn the_report_that_is_released_is_the_one_that_was_paid_for() {
             }
             let norm: u64 = answer.histogram.iter().map(|&value| u64::from(value)).sum();
             let cost = (norm * ask.epsilon_micro).div_ceil(2 * u64::from(ask.max_value));
-            let querier = Filter::Querier(SiteId(ask.querier));
+            let querier = Filter::QuerierBudget(SiteId(ask.querier));
             let passed = answer.epochs.iter().filter(|epoch| epoch.passed);
             let paid: u64 = passed
                 .map(|epoch| epoch.charges.get(&querier).copied().unwrap_or(0))
@@ -270,7 +284,7 @@ fn the_report_that_is_released_is_the_one_that_was_paid_for() {
     });
 }
 
-/// A simulation uses one device for many: nothing of the last one is left.
+/// A simulation reuses one device for many. Nothing of the previous one may be left.
 #[test]
 fn a_reset_device_is_a_new_one() {
     holds_and_notices(&[Flaw::ResetKeepsBudgets], |case, manager| {
@@ -287,12 +301,12 @@ fn a_reset_device_is_a_new_one() {
     });
 }
 
-/// The lemma on allocation consistency, on which the impression-side bound of resilience rests.
+/// The lemma on allocation consistency, on which the impression-side bound of resilience depends.
 #[test]
 fn the_sites_of_an_epoch_pay_at_least_what_the_epoch_pays() {
     holds_and_notices(&[Flaw::PartsRoundedDown], |case, manager| {
         let finite = |kind| case.policy.capacities().of(kind) != Capacity::Unlimited;
-        if !finite(FilterKind::ImpressionSite) || !finite(FilterKind::Global) {
+        if !finite(FilterKind::ImpressionSiteQuota) || !finite(FilterKind::GlobalBudget) {
             return Ok(());
         }
         for (_, answer) in manager(case).live(&case.history) {
@@ -302,27 +316,30 @@ fn the_sites_of_an_epoch_pay_at_least_what_the_epoch_pays() {
                     let of_kind = charges.filter(|(filter, _)| filter.kind() == kind);
                     of_kind.map(|(_, amount)| amount).sum()
                 };
-                let (global, sites) = (sum(FilterKind::Global), sum(FilterKind::ImpressionSite));
-                prop_assert!(global <= sites, "{} > {}", global, sites);
+                let (global, sites) = (
+                    sum(FilterKind::GlobalBudget),
+                    sum(FilterKind::ImpressionSiteQuota),
+                );
+                prop_assert!(global <= sites, "global {} > sites {}", global, sites);
             }
         }
         Ok(())
     });
 }
 
-/// No free denial: a report that costs neither its querier nor the global budget anything in an
-/// epoch takes nothing there from any publisher. Under the paper's literal rule one site could
-/// empty every quota that way.
+/// No free denial: a report that costs its querier and the global budget nothing in an epoch takes
+/// nothing there from any publisher. Under the paper's literal rule, one site could empty every
+/// quota that way.
 #[test]
 fn what_costs_nothing_takes_nothing() {
     holds_and_notices(&[Flaw::FreeDenial], |case, manager| {
         let finite = |kind| case.policy.capacities().of(kind) != Capacity::Unlimited;
-        if case.policy.site_charging() == SiteCharging::Paper || !finite(FilterKind::Global) {
+        if case.policy.site_charging() == SiteCharging::Paper || !finite(FilterKind::GlobalBudget) {
             return Ok(());
         }
         for (_, answer) in manager(case).live(&case.history) {
             for epoch in answer.epochs {
-                let free = !epoch.charges.contains_key(&Filter::Global);
+                let free = !epoch.charges.contains_key(&Filter::GlobalBudget);
                 prop_assert!(!free || epoch.charges.is_empty(), "{:?}", epoch.charges);
             }
         }
@@ -330,8 +347,9 @@ fn what_costs_nothing_takes_nothing() {
     });
 }
 
-/// What makes the guarantee sound: replace the impressions of one epoch by none, and nothing
-/// changes of any other: what is stored of it, whether it passes, what it is charged.
+/// The property that makes the guarantee sound. If the impressions of one epoch are removed,
+/// nothing changes in any other epoch: not what is stored, not whether it passes, not what it is
+/// charged.
 #[test]
 fn one_epoch_never_shows_in_another() {
     let flaws = [
@@ -342,14 +360,14 @@ fn one_epoch_never_shows_in_another() {
     ];
     holds_and_notices(&flaws, |case, manager| {
         for changed in 0..EPOCHS {
-            let without: Vec<Step> = case
+            let without: Vec<HistoryStep> = case
                 .history
                 .iter()
-                .filter(|step| !matches!(step, Step::Save(epoch, _) if *epoch == changed))
+                .filter(|step| !matches!(step, HistoryStep::Save(epoch, _) if *epoch == changed))
                 .cloned()
                 .collect();
             let (mut one, mut other) = (manager(case), manager(case));
-            let others = |answers: Vec<(Ask, Answer)>| -> Vec<_> {
+            let others = |answers: Vec<(Ask, ReferenceAnswer)>| -> Vec<_> {
                 let epochs = answers.into_iter().flat_map(|(_, answer)| answer.epochs);
                 epochs.filter(|epoch| epoch.epoch != changed).collect()
             };
@@ -372,8 +390,8 @@ fn one_epoch_never_shows_in_another() {
     });
 }
 
-/// A request that reads no more than so many impressions of an epoch gives the histogram that it would
-/// have given if it had read all of them. Only who pays changes.
+/// A request that reads only a limited number of relevant impressions of an epoch gives the same
+/// histogram as if it had read all of them. Only who pays changes.
 #[test]
 fn reading_less_gives_the_same_histogram() {
     holds_and_notices(&[Flaw::ReadsOldestFirst], |case, manager| {
@@ -385,13 +403,13 @@ fn reading_less_gives_the_same_histogram() {
         case.policy = policy.build().unwrap();
         let mut everything = case.clone();
         for (step, all) in case.history.iter_mut().zip(&mut everything.history) {
-            if let (Step::Ask(some), Step::Ask(all)) = (step, all) {
+            if let (HistoryStep::Ask(some), HistoryStep::Ask(all)) = (step, all) {
                 some.read_limits.examined = u32::MAX;
                 all.read_limits.relevant = u32::MAX;
                 all.read_limits.examined = u32::MAX;
             }
         }
-        let histograms = |case: &Case| -> Vec<_> {
+        let histograms = |case: &PropertyCase| -> Vec<_> {
             let answers = manager(case).live(&case.history);
             answers
                 .into_iter()
@@ -403,18 +421,21 @@ fn reading_less_gives_the_same_histogram() {
     });
 }
 
-/// With nothing stored but what the user action of a request saved itself, nothing matches.
+/// If the only stored impressions are those that the request's own user action saved, nothing
+/// matches.
 #[test]
 fn a_request_never_matches_its_own_user_action() {
     holds_and_notices(&[Flaw::OwnAction], |case, manager| {
-        if case.policy.matches_own_action() {
+        if case.policy.own_action_events() == OwnActionEvents::Included {
             return Ok(());
         }
         for step in &case.history {
-            let Step::Ask(ask) = step else { continue };
+            let HistoryStep::Ask(ask) = step else {
+                continue;
+            };
             let mut manager = manager(case);
             for step in &case.history {
-                if let Step::Save(epoch, ad) = step
+                if let HistoryStep::Save(epoch, ad) = step
                     && ad.action == ask.action
                 {
                     manager.save(*epoch, ad);
@@ -439,7 +460,8 @@ fn a_user_action_admits_at_most_the_cap() {
         for sites in manager.admitted().values() {
             prop_assert!(sites.len() <= cap.get() as usize);
         }
-        // And only admitted sites get anywhere: each stored impression, each epoch that passed.
+        // Only admitted sites are involved anywhere: in a stored impression, or in an epoch with
+        // matches.
         let mut involved: BTreeMap<(u64, i64), BTreeSet<u32>> = BTreeMap::new();
         for epoch in 0..EPOCHS {
             for ad in manager.stored(epoch) {
@@ -462,7 +484,7 @@ fn a_user_action_admits_at_most_the_cap() {
     });
 }
 
-/// The resilience theorem, (i) and (ii): for any set of reports and any device-epoch.
+/// The resilience theorem, (i) and (ii), for any set of reports and any device-epoch.
 #[test]
 fn depletion_is_bounded_by_sites_and_user_actions() {
     let flaws = [Flaw::LenientImpressionSites, Flaw::LenientConversionSites];
@@ -470,14 +492,18 @@ fn depletion_is_bounded_by_sites_and_user_actions() {
     holds_in_and_notices(attack, &[Flaw::CapOffByOne], depletion_is_bounded);
 }
 
-fn depletion_is_bounded(case: &Case, manager: &dyn Fn(&Case) -> Box<dyn Manager>) -> Verdict {
+fn depletion_is_bounded(
+    case: &PropertyCase,
+    manager: &dyn Fn(&PropertyCase) -> Box<dyn Manager>,
+) -> Verdict {
     let capacity = |kind| case.policy.capacities().of(kind).amount();
-    if capacity(FilterKind::Global).is_none() {
+    if capacity(FilterKind::GlobalBudget).is_none() {
         return Ok(());
     }
     let answers = manager(case).live(&case.history);
-    // All reports, each conversion site's, each user action's: any set will do.
-    let mut sets: Vec<Vec<&(Ask, Answer)>> = vec![answers.iter().collect()];
+    // The theorem holds for any set of reports. Try all reports, those of each conversion site, and
+    // those of each user action.
+    let mut sets: Vec<Vec<&(Ask, ReferenceAnswer)>> = vec![answers.iter().collect()];
     for (ask, _) in &answers {
         let of =
             |same: &dyn Fn(&Ask) -> bool| answers.iter().filter(|(other, _)| same(other)).collect();
@@ -495,25 +521,31 @@ fn depletion_is_bounded(case: &Case, manager: &dyn Fn(&Case) -> Box<dyn Manager>
                     .iter()
                     .filter(|e| e.epoch == epoch && e.passed);
                 for passed in passed {
-                    consumed += passed.charges.get(&Filter::Global).unwrap_or(&0);
+                    consumed += passed.charges.get(&Filter::GlobalBudget).unwrap_or(&0);
                     conversion.insert(ask.conversion_site);
                     actions.insert(ask.action);
                     let filters = passed.charges.keys().copied();
                     impression.extend(
-                        filters.filter(|filter| filter.kind() == FilterKind::ImpressionSite),
+                        filters.filter(|filter| filter.kind() == FilterKind::ImpressionSiteQuota),
                     );
                 }
             }
             let bounded = |count: usize, quota: Option<bigbird::MicroEpsilon>| {
                 quota.is_none_or(|quota| consumed <= count as u64 * quota.get())
             };
-            let of_impressions = capacity(FilterKind::ImpressionSite);
-            let of_conversions = capacity(FilterKind::ConversionSite);
-            prop_assert!(bounded(impression.len(), of_impressions), "M");
-            prop_assert!(bounded(conversion.len(), of_conversions), "N");
+            let of_impressions = capacity(FilterKind::ImpressionSiteQuota);
+            let of_conversions = capacity(FilterKind::ConversionSiteQuota);
+            prop_assert!(
+                bounded(impression.len(), of_impressions),
+                "impression sites"
+            );
+            prop_assert!(
+                bounded(conversion.len(), of_conversions),
+                "conversion sites"
+            );
             if let Some(cap) = case.policy.domain_cap() {
                 let sites = cap.get() as usize * actions.len();
-                prop_assert!(bounded(sites, of_conversions), "U");
+                prop_assert!(bounded(sites, of_conversions), "user actions");
             }
         }
     }

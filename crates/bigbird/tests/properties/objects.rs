@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bigbird::Query as _;
 use bigbird::{
-    AttributionObject, AttributionQuery, Cause, Changes, Charge, EpochIndex, Fate, Filter,
-    Impression, ImpressionStore, KeptEpochs, Ledger, MicroEpsilon, Policy, Profile, Request,
-    SiteId, Timestamp, UserAction, Window,
+    AttributionObject, AttributionQuery, Cause, Charge, EpochIndex, Fate, Filter, Impression,
+    ImpressionStore, KeptEpochs, Ledger, LedgerChanges, MicroEpsilon, Policy, Profile,
+    ReportRequest, SiteId, Timestamp, UserAction, Window,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -19,20 +19,21 @@ const MAX_VALUE: u32 = 10;
 const EPSILON_MICRO: u64 = 500_000;
 const SIZE: u32 = 4;
 
-/// The ads of three companies over three epochs, and which of them has nothing left where.
+/// The ads of three companies over three epochs, and the epochs in which a company's budget is
+/// empty.
 #[derive(Debug, Clone)]
-struct Case {
-    /// Epoch, impression site, company, time, bucket.
+struct SharingCase {
+    /// The epoch, impression site, company, time and bucket of each ad.
     ads: Vec<(i64, u32, usize, i64, u32)>,
-    /// Company and epoch.
+    /// The companies and epochs whose querier budget is empty.
     broke: Vec<(usize, i64)>,
     credit: Vec<f64>,
     first_epoch: i64,
-    /// Of the global budget, in epsilons: enough for one object, or not.
+    /// The global budget in epsilons: enough for one object, or too little.
     global: f64,
 }
 
-fn case() -> impl Strategy<Value = Case> {
+fn case() -> impl Strategy<Value = SharingCase> {
     let ad = (0..EPOCHS, 0..3_u32, 0..3_usize, 0..100_i64, 0..SIZE);
     (
         prop::collection::vec(ad, 0..8),
@@ -41,7 +42,7 @@ fn case() -> impl Strategy<Value = Case> {
         0..EPOCHS,
         prop::sample::select(vec![8.0, 0.31, 0.2, 0.1]),
     )
-        .prop_map(|(ads, broke, credit, first_epoch, global)| Case {
+        .prop_map(|(ads, broke, credit, first_epoch, global)| SharingCase {
             ads,
             broke,
             credit,
@@ -50,7 +51,7 @@ fn case() -> impl Strategy<Value = Case> {
         })
 }
 
-impl Case {
+impl SharingCase {
     fn without(&self, epoch: i64) -> Self {
         let mut case = self.clone();
         case.ads.retain(|ad| ad.0 != epoch);
@@ -58,7 +59,10 @@ impl Case {
     }
 
     fn policy(&self) -> Policy {
-        Policy::builder().global(self.global).build().unwrap()
+        Policy::builder()
+            .global_budget(self.global)
+            .build()
+            .unwrap()
     }
 
     fn store(&self) -> ImpressionStore {
@@ -76,15 +80,15 @@ impl Case {
 
     fn ledger(&self, policy: &Policy) -> Ledger {
         let mut ledger = Ledger::new();
-        let all = policy.capacities().querier.amount().unwrap();
-        // The second time there is nothing left to take.
+        let all = policy.capacities().querier_budget.amount().unwrap();
+        // A budget can be emptied only once, so drop duplicates.
         let broke: BTreeSet<_> = self.broke.iter().collect();
         let charges = broke.into_iter().map(|&(company, epoch)| Charge {
             epoch: EpochIndex(epoch),
-            filter: Filter::Querier(ADTECHS[company]),
+            filter: Filter::QuerierBudget(ADTECHS[company]),
             amount: all,
         });
-        ledger.apply(&Changes {
+        ledger.apply(&LedgerChanges {
             admissions: Vec::new(),
             charges: charges.collect(),
         });
@@ -92,7 +96,7 @@ impl Case {
     }
 
     fn query(&self, querier: SiteId, callers: &[SiteId]) -> AttributionQuery {
-        let request = Request {
+        let request = ReportRequest {
             querier,
             conversion_site: SHOP,
             user_action: UserAction(1000),
@@ -109,21 +113,21 @@ impl Case {
     }
 }
 
-/// All epochs can be read.
+/// Every epoch can be read.
 const EVERYTHING: EpochIndex = EpochIndex(i64::MIN);
 
-/// What each company gets, which epochs passed when the object was created, and what they paid.
+/// The share of each company, the epochs that passed when the object was created, and the charges.
 struct Shares {
     histograms: Vec<Vec<u32>>,
     passed: Vec<i64>,
-    /// By epoch: of the global budget when the object was created, in µε.
+    /// The charge to the global budget when the object was created, by epoch, in µε.
     paid: BTreeMap<i64, u64>,
-    /// By company and epoch: of its querier budget, in µε.
+    /// The charge to each company's querier budget, by company and epoch, in µε.
     paid_by: BTreeMap<(usize, i64), u64>,
 }
 
-/// The real thing.
-fn shares(case: &Case) -> Shares {
+/// The shares of the real implementation.
+fn shares(case: &SharingCase) -> Shares {
     let policy = case.policy();
     let (store, mut ledger) = (case.store(), case.ledger(&policy));
     let all = case.query(SHOP, &ADTECHS);
@@ -133,14 +137,14 @@ fn shares(case: &Case) -> Shares {
     let global = changes
         .charges
         .iter()
-        .filter(|charge| charge.filter == Filter::Global);
+        .filter(|charge| charge.filter == Filter::GlobalBudget);
     let paid = global
         .map(|charge| (charge.epoch.0, charge.amount.get()))
         .collect();
     let mut paid_by = BTreeMap::new();
     let mut histograms = Vec::new();
     for (company, &querier) in ADTECHS.iter().enumerate() {
-        // As a store would have kept it in between.
+        // Convert to data and back, as a store does.
         object = AttributionObject::try_from(object.parts()).unwrap();
         let Ok((outcome, changes)) = object.share(
             &policy,
@@ -151,7 +155,7 @@ fn shares(case: &Case) -> Shares {
         ledger.apply(&changes);
         histograms.push(outcome.report.buckets().to_vec());
         for charge in changes.charges {
-            assert_eq!(charge.filter, Filter::Querier(querier));
+            assert_eq!(charge.filter, Filter::QuerierBudget(querier));
             paid_by.insert((company, charge.epoch.0), charge.amount.get());
         }
     }
@@ -164,8 +168,8 @@ fn shares(case: &Case) -> Shares {
     }
 }
 
-/// The paper's `GetReport`: each company attributes again, over the epochs it can pay for.
-fn shares_attributed_again(case: &Case) -> Shares {
+/// A flaw, the paper's `GetReport`: each company attributes again, over the epochs it can pay for.
+fn shares_attributed_again(case: &SharingCase) -> Shares {
     let real = shares(case);
     let histograms = (0..3).map(|company| {
         let mut affordable = case.clone();
@@ -181,8 +185,8 @@ fn shares_attributed_again(case: &Case) -> Shares {
     }
 }
 
-/// An object that costs nothing with a window of one epoch.
-fn shares_for_free(case: &Case) -> Shares {
+/// A flaw: with a window of one epoch, the object costs nothing.
+fn shares_for_free(case: &SharingCase) -> Shares {
     let mut shares = shares(case);
     if case.first_epoch == EPOCHS - 1 {
         shares.paid.clear();
@@ -190,19 +194,19 @@ fn shares_for_free(case: &Case) -> Shares {
     shares
 }
 
-/// A share that costs its querier nothing.
-fn shares_free_for_queriers(case: &Case) -> Shares {
+/// A flaw: shares cost their queriers nothing.
+fn shares_free_for_queriers(case: &SharingCase) -> Shares {
     Shares {
         paid_by: BTreeMap::new(),
         ..shares(case)
     }
 }
 
-/// Removing the ads of one epoch moves at most what that epoch was charged for. λ = 2V / ε, so
-/// moving m costs m · ε / 2V.
+/// Removing the ads of one epoch changes the shares by at most what that epoch was charged for. A
+/// change of m costs m · ε / 2V, because λ = 2V / ε.
 fn moves_at_most_what_is_charged(
-    case: &Case,
-    shares: fn(&Case) -> Shares,
+    case: &SharingCase,
+    shares: fn(&SharingCase) -> Shares,
 ) -> Result<(), TestCaseError> {
     let with = shares(case);
     for epoch in 0..EPOCHS {
@@ -217,13 +221,25 @@ fn moves_at_most_what_is_charged(
         let cost = |moved: u64| moved * EPSILON_MICRO / (2 * u64::from(MAX_VALUE));
         let paid = with.paid.get(&epoch).copied().unwrap_or(0);
         let all = cost((0..ADTECHS.len()).map(moved).sum());
-        prop_assert!(all <= paid, "epoch {} moved {} for {}", epoch, all, paid);
+        prop_assert!(
+            all <= paid,
+            "epoch {} moved {} but paid {}",
+            epoch,
+            all,
+            paid
+        );
         for company in 0..ADTECHS.len() {
-            // A company that could pay for every epoch pays for all that it learns.
+            // A company that could pay for every epoch pays for everything it learns.
             if !case.broke.iter().any(|(broke, _)| *broke == company) {
                 let own = with.paid_by.get(&(company, epoch)).copied().unwrap_or(0);
                 let moved = cost(moved(company));
-                prop_assert!(moved <= own, "{} learns {} for {}", company, moved, own);
+                prop_assert!(
+                    moved <= own,
+                    "company {} learned {} but paid {}",
+                    company,
+                    moved,
+                    own
+                );
             }
         }
     }
@@ -246,7 +262,7 @@ fn all_queriers_together_move_at_most_what_was_charged() {
         max_shrink_iters: 0,
         ..config
     };
-    type Variant = fn(&Case) -> Shares;
+    type Variant = fn(&SharingCase) -> Shares;
     let flaws: [(&str, Variant); 3] = [
         ("attributing again", shares_attributed_again),
         ("a free object", shares_for_free),
@@ -260,9 +276,9 @@ fn all_queriers_together_move_at_most_what_was_charged() {
     }
 }
 
-/// Two companies with one ad each in different epochs.
-fn two_companies() -> Case {
-    Case {
+/// Two companies with one ad each, in different epochs.
+fn two_companies() -> SharingCase {
+    SharingCase {
         ads: vec![(0, 1, 0, 10, 1), (1, 2, 1, 10, 2)],
         broke: Vec::new(),
         credit: vec![1.0, 1.0],
@@ -271,14 +287,14 @@ fn two_companies() -> Case {
     }
 }
 
-struct Shared {
+struct SharedObject {
     policy: Policy,
     ledger: Ledger,
     object: AttributionObject,
 }
 
-impl Shared {
-    fn new(case: &Case) -> Self {
+impl SharedObject {
+    fn new(case: &SharingCase) -> Self {
         let policy = case.policy();
         let (store, mut ledger) = (case.store(), case.ledger(&policy));
         let all = case.query(SHOP, &ADTECHS[..2]);
@@ -317,13 +333,13 @@ impl Shared {
 #[test]
 fn creating_charges_the_shared_filters_once_and_each_share_its_own_querier() {
     let case = two_companies();
-    let mut shared = Shared::new(&case);
+    let mut shared = SharedObject::new(&case);
     let loss = MicroEpsilon::new(300_000);
     let of_epoch = |epoch, site| {
         [
-            ((epoch, Filter::Global), loss),
-            ((epoch, Filter::ImpressionSite(SiteId(site))), loss),
-            ((epoch, Filter::ConversionSite(SHOP)), loss),
+            ((epoch, Filter::GlobalBudget), loss),
+            ((epoch, Filter::ImpressionSiteQuota(SiteId(site))), loss),
+            ((epoch, Filter::ConversionSiteQuota(SHOP)), loss),
         ]
     };
     let mut expected: BTreeMap<_, _> = of_epoch(0, 1).into_iter().chain(of_epoch(1, 2)).collect();
@@ -333,26 +349,29 @@ fn creating_charges_the_shared_filters_once_and_each_share_its_own_querier() {
         assert_eq!(shared.share(&query), (histogram.to_vec(), 2));
         // Both epochs influenced how the value was divided, so both pay.
         for epoch in 0..2 {
-            expected.insert((epoch, Filter::Querier(ADTECHS[company])), loss);
+            expected.insert((epoch, Filter::QuerierBudget(ADTECHS[company])), loss);
         }
         assert_eq!(shared.consumed(), expected);
     }
 }
 
-/// An epoch that can no longer be read loses its own credit only: whether it had anything to pay
-/// for must not decide what the other is charged.
+/// An epoch that can no longer be read loses only its own credit. Whether it had anything to pay
+/// for must not decide what the other epoch is charged.
 #[test]
 fn an_epoch_out_of_reach_is_lost_alone() {
     let case = two_companies();
     let query = |company: usize| case.query(ADTECHS[company], &[ADTECHS[company]]);
-    let querier = |company: usize| Filter::Querier(ADTECHS[company]);
-    let pruned = |mut shared: Shared| {
+    let querier = |company: usize| Filter::QuerierBudget(ADTECHS[company]);
+    let pruned = |mut shared: SharedObject| {
         shared.ledger.prune_before(EpochIndex(1));
         (shared, EVERYTHING)
     };
-    let cleared = |shared: Shared| (shared, EpochIndex(1));
-    for out_of_reach in [&pruned as &dyn Fn(Shared) -> (Shared, EpochIndex), &cleared] {
-        let (mut shared, readable_from) = out_of_reach(Shared::new(&case));
+    let cleared = |shared: SharedObject| (shared, EpochIndex(1));
+    for out_of_reach in [
+        &pruned as &dyn Fn(SharedObject) -> (SharedObject, EpochIndex),
+        &cleared,
+    ] {
+        let (mut shared, readable_from) = out_of_reach(SharedObject::new(&case));
         for (company, histogram) in [(0, [0, 0, 0, 0]), (1, [0, 0, 3, 0])] {
             let share = &query(company);
             let kept = KeptEpochs {
@@ -380,7 +399,7 @@ fn a_share_that_does_not_fit_is_null_and_costs_nothing() {
     let own = case.query(ADTECHS[0], &ADTECHS[..1]);
     let builder = || {
         AttributionQuery::builder(
-            Request {
+            ReportRequest {
                 querier: ADTECHS[0],
                 conversion_site: SHOP,
                 user_action: UserAction(1000),
@@ -400,14 +419,17 @@ fn a_share_that_does_not_fit_is_null_and_costs_nothing() {
         ("another maximal value", builder().value(VALUE, 11)),
         ("another value", builder().value(VALUE - 1, 10)),
         ("another credit", builder().credit([1.0, 2.0])),
-        ("nobody who shares", builder().callers([ADTECHS[2]])),
+        (
+            "a caller that does not share",
+            builder().callers([ADTECHS[2]]),
+        ),
         ("several callers", builder().callers(&ADTECHS[..2])),
     ];
-    let elsewhere = Request {
+    let elsewhere = ReportRequest {
         conversion_site: SiteId(77),
         ..own.request()
     };
-    let mut shared = Shared::new(&case);
+    let mut shared = SharedObject::new(&case);
     let mut of_another_site = own.clone();
     of_another_site
         .retarget(elsewhere, Timestamp(1000), Timestamp(0))
@@ -418,16 +440,16 @@ fn a_share_that_does_not_fit_is_null_and_costs_nothing() {
         "another conversion site"
     );
     for (what, query) in misfits {
-        let mut shared = Shared::new(&case);
+        let mut shared = SharedObject::new(&case);
         assert_eq!(shared.share(&query.build().unwrap()), null, "{what}");
         assert_eq!(shared.share(&own).0, [0, 3, 0, 0], "{what} took nothing");
     }
-    let mut shared = Shared::new(&case);
+    let mut shared = SharedObject::new(&case);
     assert_eq!(shared.share(&own).0, [0, 3, 0, 0]);
     let before = shared.consumed();
     assert_eq!(shared.share(&own), null, "taken already");
     let everything = builder().impression_callers([]).build().unwrap();
-    assert_eq!(shared.share(&everything), null, "some of it taken already");
+    assert_eq!(shared.share(&everything), null, "partly taken already");
     assert_eq!(shared.consumed(), before);
 }
 
@@ -440,14 +462,14 @@ fn an_impression_is_handed_only_to_callers_it_permits() {
         ..Impression::new(SiteId(1), UserAction(1), Timestamp(5), 2)
     };
     store.save(EpochIndex(0), &impression);
-    let case = Case {
+    let case = SharingCase {
         credit: vec![1.0],
         ..two_companies()
     };
     for (company, value) in [(0, 0), (1, VALUE)] {
         let ledger = Ledger::new();
         let query = |callers: &[SiteId]| {
-            let request = Request {
+            let request = ReportRequest {
                 querier: ADTECHS[company],
                 conversion_site: SHOP,
                 user_action: UserAction(1000),
@@ -469,21 +491,22 @@ fn an_impression_is_handed_only_to_callers_it_permits() {
     }
 }
 
-/// A window of one epoch costs the credit that was given, not the worst case; a pruned epoch gives
-/// nothing any more; a site that asks to be forgotten is.
+/// In a window of one epoch, an object costs the credit that was given, not the worst case. A
+/// pruned epoch gives nothing any more. A site that asks to be forgotten is forgotten.
 #[test]
 fn an_object_of_one_epoch_costs_its_credit_and_forgets() {
-    let case = Case {
+    let case = SharingCase {
         ads: vec![(2, 1, 0, 10, 1), (2, 1, 1, 11, 2)],
         first_epoch: 2,
         ..two_companies()
     };
-    let mut shared = Shared::new(&case);
+    let mut shared = SharedObject::new(&case);
     let consumed = shared.consumed();
-    // Value 6 of 10 with ε 0.5: the value over 2V, not twice the value.
+    // The value is 6 of at most 10, and ε is 0.5. The charge is for the value, not for twice the
+    // value.
     let paid = MicroEpsilon::new(150_000);
-    assert_eq!(consumed[&(2, Filter::Global)], paid);
-    assert_eq!(consumed[&(2, Filter::ImpressionSite(SiteId(1)))], paid);
+    assert_eq!(consumed[&(2, Filter::GlobalBudget)], paid);
+    assert_eq!(consumed[&(2, Filter::ImpressionSiteQuota(SiteId(1)))], paid);
 
     let mut forgetting = shared.object.clone();
     forgetting.forget_site(ADTECHS[0]);
@@ -493,14 +516,14 @@ fn an_object_of_one_epoch_costs_its_credit_and_forgets() {
 
     let own = shared.share(&query(0));
     assert_eq!(own.0, [0, 3, 0, 0]);
-    let querier = Filter::Querier(ADTECHS[0]);
+    let querier = Filter::QuerierBudget(ADTECHS[0]);
     assert_eq!(shared.consumed()[&(2, querier)], MicroEpsilon::new(75_000));
     shared.ledger.prune_before(EpochIndex(3));
     assert_eq!(shared.share(&query(1)), (vec![0; SIZE as usize], 0));
 }
 
-/// A site that asks to be forgotten loses the credit of what it saved, and of impressions that named
-/// it; as the conversion site, all.
+/// A site that asks to be forgotten loses the credit of what it saved, and of impressions that
+/// named that site. If it is the conversion site, all credit is removed.
 #[test]
 fn a_site_is_forgotten_by_an_object() {
     let case = two_companies();
@@ -512,7 +535,7 @@ fn a_site_is_forgotten_by_an_object() {
             .map(|credit| credit.value)
             .sum()
     };
-    let mut parts = Shared::new(&case).object.parts();
+    let mut parts = SharedObject::new(&case).object.parts();
     assert_eq!(parts.credits.len(), 2);
     // Both impressions name the second company as the one that may measure them.
     for credit in &mut parts.credits {
@@ -525,15 +548,15 @@ fn a_site_is_forgotten_by_an_object() {
         assert_eq!(credit(&object), left, "{site:?}");
         assert_eq!(object.epochs().len(), 2, "what was paid stays paid");
     }
-    // Open to everyone, they stay so for the others.
-    let mut open = Shared::new(&case).object;
+    // Impressions that are open to everyone stay open to the others.
+    let mut open = SharedObject::new(&case).object;
     open.forget_site(ADTECHS[1]);
     assert_eq!(credit(&open), 3);
 }
 
 #[test]
 fn parts_that_are_of_no_object_are_refused() {
-    let object = Shared::new(&two_companies()).object;
+    let object = SharedObject::new(&two_companies()).object;
     assert_eq!(
         AttributionObject::try_from(object.parts()).as_ref(),
         Ok(&object)

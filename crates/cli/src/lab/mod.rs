@@ -1,4 +1,4 @@
-//! The laboratory's commands.
+//! The commands of the laboratory.
 
 pub(crate) mod plan;
 pub(crate) mod reproduce;

@@ -1,32 +1,32 @@
-//! `bigbird plan`: what error an advertiser can expect.
+//! `bigbird plan`: the error that an advertiser can expect.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird_lab::chart::{Chart, Series, Stroke};
 use bigbird_lab::describe::Counts;
-use bigbird_lab::plan::{Expected, Measurement, reports_of_devices};
-use bigbird_lab::workload::{Noise, QuerierOptions};
+use bigbird_lab::plan::{ExpectedError, Measurement, reports_of_devices};
+use bigbird_lab::workload::{NoiseModel, QuerierOptions};
 use serde_json::{Value, json};
 
-use super::source::Source;
-use crate::{Failed, Finished, output};
+use super::source::WorkloadSource;
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The error is RMSRE, the root of the mean squared relative error of a batch's buckets. Noise falls with
-epsilon and with the size of a batch; but each report costs a device epsilon, and when its budget is used
-up, further reports are missing. How many reports a device makes is counted in a workload: a synthetic
-population, or your own.
+The error is RMSRE, the root of the mean squared relative error of a batch's buckets. A larger
+epsilon and a larger batch both reduce the noise. But each report costs the device some epsilon,
+and when the device's budget is used up, further reports are blocked. The number of reports of a
+device is counted in a workload: a synthetic population, or your own logs.
 
   bigbird plan --conversions-per-day 600 --target 5
   bigbird plan --conversions-per-day 600 --epsilon 0.2 --shares 0.6,0.2,0.1,0.05,0.05
   bigbird plan --conversions-per-day 600 --target 5 --figure plan.svg")]
-pub(crate) struct Args {
-    /// Conversions a day
+pub(crate) struct PlanArgs {
+    /// Number of conversions per day
     #[arg(long, value_name = "COUNT")]
     conversions_per_day: f64,
-    /// The share of each bucket among conversions [default: --buckets equal ones]
+    /// Share of conversions in each bucket; the shares sum to 1 [default: equal shares]
     #[arg(
         long,
         value_name = "SHARE",
@@ -34,51 +34,75 @@ pub(crate) struct Args {
         conflicts_with = "buckets"
     )]
     shares: Vec<f64>,
-    /// How many buckets
+    /// Number of buckets, from 1 to 1048576
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     buckets: usize,
-    /// The reports that make a batch, instead of days
+    /// Number of reports in a batch [default: the conversions of --batch-days]
     #[arg(long, value_name = "COUNT", conflicts_with = "batch_days")]
     batch: Option<f64>,
-    /// The error to stay within, in percent: which epsilon does it take? [default: 5]
+    /// Error to stay within, in percent [default: 5]
+    ///
+    /// The answer is the smallest epsilon for it.
     #[arg(long, value_name = "PERCENT", conflicts_with = "epsilon", value_parser = percent)]
     target: Option<f64>,
-    /// The epsilon of each report: what error does it give?
+    /// Epsilon of each report
+    ///
+    /// The answer is the error that it gives.
     #[arg(long)]
     epsilon: Option<f64>,
-    /// The querier budget of a device, in epsilons
-    #[arg(long, value_name = "EPSILON", default_value_t = 1.0)]
-    querier: f64,
-    /// The conversion-site quota of a device
-    #[arg(long, value_name = "EPSILON", default_value_t = 1.0)]
-    conversion_quota: f64,
-    /// The impression-site quota of a device
-    #[arg(long, value_name = "EPSILON", default_value_t = 2.0)]
-    impression_quota: f64,
-    /// The global budget of a device
-    #[arg(long, value_name = "EPSILON", default_value_t = 8.0)]
-    global: f64,
-    /// What other sites, or attackers, take of the global budget and the impression-site quota first
+    /// Querier budget of a device, in epsilons
+    ///
+    /// What one querier can learn about a device in an epoch. A smaller epsilon is more private.
+    #[arg(long, alias = "querier", value_name = "EPSILON", default_value_t = 1.0)]
+    querier_budget: f64,
+    /// Global budget of a device, in epsilons
+    ///
+    /// What all queriers together can learn about a device in an epoch.
+    #[arg(long, alias = "global", value_name = "EPSILON", default_value_t = 8.0)]
+    global_budget: f64,
+    /// Impression-site quota of a device, in epsilons
+    ///
+    /// How much of the global budget reports about one site's ads can use up.
+    #[arg(
+        long,
+        alias = "impression-quota",
+        value_name = "EPSILON",
+        default_value_t = 2.0
+    )]
+    impression_site_quota: f64,
+    /// Conversion-site quota of a device, in epsilons
+    ///
+    /// How much of the global budget conversions on one site can use up.
+    #[arg(
+        long,
+        alias = "conversion-quota",
+        value_name = "EPSILON",
+        default_value_t = 1.0
+    )]
+    conversion_site_quota: f64,
+    /// Epsilon that other sites or attackers have already taken
+    ///
+    /// It is subtracted from the global budget and from the impression-site quota.
     #[arg(long, value_name = "EPSILON", default_value_t = 0.0)]
     others: f64,
     #[command(flatten)]
-    source: Source,
-    /// Write a figure, as SVG
+    source: WorkloadSource,
+    /// SVG file to write a figure to
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
-    /// Print it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Finished {
+pub(crate) fn run(args: &PlanArgs) -> CommandResult {
     args.check()?;
     let (seed, _) = args.source.one()?;
     let workload = args.source.workload(seed)?;
     let counts = reports_of_devices(&workload, None, args.source.lookback_epochs())?;
     if counts.total() == 0 {
-        return Err(Failed::because(format!(
-            "{} has no conversion after an impression: there is nothing to count",
+        return Err(CommandError::because(format!(
+            "no device converts after an impression in {}; there is nothing to count",
             args.source
         )));
     }
@@ -91,13 +115,13 @@ pub(crate) fn run(args: &Args) -> Finished {
     if let Some(path) = &args.figure {
         let chart = chart(&measurement, batch, answer.expected().epsilon).to_file();
         std::fs::write(path, chart)
-            .map_err(|error| Failed::because(format!("{}: {error}", path.display())))?;
+            .map_err(|error| CommandError::because(format!("{}: {error}", path.display())))?;
     }
     let text = if args.json {
         let grid: Vec<Value> = grid.iter().map(expected_json).collect();
         output::json(&json!({
             "answer": expected_json(answer.expected()),
-            "targetReached": !matches!(answer, Answer::OutOfReach(_)),
+            "targetReached": !matches!(answer, PlanAnswer::OutOfReach(_)),
             "grid": grid,
         }))?
     } else {
@@ -106,29 +130,29 @@ pub(crate) fn run(args: &Args) -> Finished {
     Ok((text, true))
 }
 
-/// More conversions than this nobody has.
+/// The most conversions that are accepted.
 const MOST: f64 = 1e12;
 
-/// A number of percent, with or without the sign.
+/// A percentage, with or without the percent sign.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
     number
         .parse()
-        .map_err(|_| "it must be a number of percent, such as 5".to_owned())
+        .map_err(|_| format!("`{text}` is not a percentage; use a number, such as 5"))
 }
 
-/// The answer to what was asked.
-enum Answer {
-    /// The error of an epsilon.
-    OfEpsilon(Expected),
-    /// The least epsilon for a target.
-    ForTarget(Expected),
-    /// No epsilon reaches the target; the best.
-    OutOfReach(Expected),
+/// The answer to the question that the arguments ask.
+enum PlanAnswer {
+    /// The error that the given epsilon gives.
+    OfEpsilon(ExpectedError),
+    /// The least epsilon that reaches the target.
+    ForTarget(ExpectedError),
+    /// The best epsilon, if none reaches the target.
+    OutOfReach(ExpectedError),
 }
 
-impl Answer {
-    fn expected(&self) -> &Expected {
+impl PlanAnswer {
+    fn expected(&self) -> &ExpectedError {
         match self {
             Self::OfEpsilon(expected) | Self::ForTarget(expected) | Self::OutOfReach(expected) => {
                 expected
@@ -137,24 +161,24 @@ impl Answer {
     }
 }
 
-impl Args {
-    fn check(&self) -> Result<(), Failed> {
+impl PlanArgs {
+    fn check(&self) -> Result<(), CommandError> {
         let positive = [
             ("--conversions-per-day", Some(self.conversions_per_day)),
             ("--batch", self.batch),
             ("--target", self.target),
             ("--epsilon", self.epsilon),
-            ("--querier", Some(self.querier)),
-            ("--conversion-quota", Some(self.conversion_quota)),
-            ("--impression-quota", Some(self.impression_quota)),
-            ("--global", Some(self.global)),
+            ("--querier-budget", Some(self.querier_budget)),
+            ("--global-budget", Some(self.global_budget)),
+            ("--impression-site-quota", Some(self.impression_site_quota)),
+            ("--conversion-site-quota", Some(self.conversion_site_quota)),
         ];
         for (name, value) in positive {
             if let Some(value) = value
                 && !(value > 0.0 && value.is_finite())
             {
                 let why = format!("{name} must be a number above 0, got {value}");
-                return Err(Failed::because(why));
+                return Err(CommandError::because(why));
             }
         }
         for (name, count) in [
@@ -165,18 +189,20 @@ impl Args {
                 && count > MOST
             {
                 let why = format!("{name} must be at most {MOST}, got {count}");
-                return Err(Failed::because(why));
+                return Err(CommandError::because(why));
             }
         }
-        if !(self.others >= 0.0 && self.others < self.global.min(self.impression_quota)) {
-            return Err(Failed::because(format!(
-                "--others must be less than the global budget and the impression-site quota, got {}",
+        if !(self.others >= 0.0 && self.others < self.global_budget.min(self.impression_site_quota))
+        {
+            return Err(CommandError::because(format!(
+                "--others must be at least 0 and less than the global budget and the \
+                 impression-site quota, got {}",
                 self.others
             )));
         }
         if self.buckets == 0 || self.buckets > 1 << 20 {
             let why = format!("--buckets must be in [1, 1048576], got {}", self.buckets);
-            return Err(Failed::because(why));
+            return Err(CommandError::because(why));
         }
         let sum: f64 = self.shares.iter().sum();
         let bad = self
@@ -185,11 +211,11 @@ impl Args {
             .find(|share| !(0.0..=1.0).contains(*share));
         if let Some(share) = bad {
             let why = format!("--shares must be in [0, 1], got {share}");
-            return Err(Failed::because(why));
+            return Err(CommandError::because(why));
         }
         if !self.shares.is_empty() && (sum - 1.0).abs() > 0.01 {
             let why = format!("--shares must sum to 1, got a sum of {sum}");
-            return Err(Failed::because(why));
+            return Err(CommandError::because(why));
         }
         Ok(())
     }
@@ -206,26 +232,31 @@ impl Args {
             tau: options.tau,
             noise: options.noise,
             budget: self
-                .querier
-                .min(self.conversion_quota)
-                .min(self.impression_quota - self.others)
-                .min(self.global - self.others),
+                .querier_budget
+                .min(self.conversion_site_quota)
+                .min(self.impression_site_quota - self.others)
+                .min(self.global_budget - self.others),
             reports_of_device,
         }
     }
 
-    fn answer(&self, measurement: &Measurement, batch: f64) -> Answer {
+    fn answer(&self, measurement: &Measurement, batch: f64) -> PlanAnswer {
         if let Some(epsilon) = self.epsilon {
-            return Answer::OfEpsilon(measurement.expect(epsilon, batch));
+            return PlanAnswer::OfEpsilon(measurement.expect(epsilon, batch));
         }
         match measurement.epsilon_for(self.target.unwrap_or(5.0) / 100.0, batch) {
-            Ok(expected) => Answer::ForTarget(expected),
-            Err(best) => Answer::OutOfReach(best),
+            Ok(expected) => PlanAnswer::ForTarget(expected),
+            Err(best) => PlanAnswer::OutOfReach(best),
         }
     }
 
-    /// What else could be done: other epsilons, and other batches.
-    fn grid(&self, measurement: &Measurement, batch: f64, answer: &Answer) -> Vec<Expected> {
+    /// The alternatives to the answer: other epsilons, and other sizes of batches.
+    fn grid(
+        &self,
+        measurement: &Measurement,
+        batch: f64,
+        answer: &PlanAnswer,
+    ) -> Vec<ExpectedError> {
         let of_answer = answer.expected().epsilon;
         let mut grid = Vec::new();
         for share in [0.5, 1.0, 2.0, 4.0] {
@@ -240,7 +271,7 @@ impl Args {
     }
 }
 
-fn expected_json(expected: &Expected) -> Value {
+fn expected_json(expected: &ExpectedError) -> Value {
     json!({
         "epsilon": expected.epsilon,
         "batch": expected.batch,
@@ -251,13 +282,13 @@ fn expected_json(expected: &Expected) -> Value {
     })
 }
 
-/// The error over epsilons around the one that was found, for two sizes of batches.
+/// A chart of the error over epsilon, around the answer, for two sizes of batches.
 fn chart(measurement: &Measurement, batch: f64, epsilon: f64) -> Chart {
     let last = (6.0 * epsilon).min(measurement.budget);
     let steps: Vec<f64> = (4..=120)
         .map(|step| f64::from(step) * last / 120.0)
         .collect();
-    let of = |value: fn(&Expected) -> f64, batch: f64| -> Vec<(f64, f64)> {
+    let of = |value: fn(&ExpectedError) -> f64, batch: f64| -> Vec<(f64, f64)> {
         steps
             .iter()
             .map(|epsilon| {
@@ -275,7 +306,7 @@ fn chart(measurement: &Measurement, batch: f64, epsilon: f64) -> Chart {
         points,
     };
     Chart {
-        title: "What error to expect".to_owned(),
+        title: "The error to expect".to_owned(),
         x_label: "epsilon of a report".to_owned(),
         y_label: "error of a batch (RMSRE), %".to_owned(),
         ticks: Chart::round_numbers(last),
@@ -311,32 +342,32 @@ fn chart(measurement: &Measurement, batch: f64, epsilon: f64) -> Chart {
 }
 
 fn tell(
-    args: &Args,
+    args: &PlanArgs,
     measurement: &Measurement,
     batch: f64,
-    answer: &Answer,
-    grid: &[Expected],
-) -> Result<String, Failed> {
+    answer: &PlanAnswer,
+    grid: &[ExpectedError],
+) -> Result<String, CommandError> {
     let mut text = String::new();
     let expected = answer.expected();
     let percent = |fraction: f64| format!("{:.1}%", 100.0 * fraction);
     match answer {
-        Answer::OfEpsilon(_) => writeln!(
+        PlanAnswer::OfEpsilon(_) => writeln!(
             text,
-            "Batches of {batch:.0} reports at epsilon {}: an error of {}.",
+            "Batches of {batch:.0} reports with epsilon {} have an error of {}.",
             expected.epsilon,
             percent(expected.error)
         )?,
-        Answer::ForTarget(_) => writeln!(
+        PlanAnswer::ForTarget(_) => writeln!(
             text,
             "Batches of {batch:.0} reports need epsilon {:.4} for an error of {}.",
             expected.epsilon,
             percent(expected.error)
         )?,
-        Answer::OutOfReach(_) => writeln!(
+        PlanAnswer::OutOfReach(_) => writeln!(
             text,
-            "No epsilon gives batches of {batch:.0} reports an error of {}%. The best is {:.4}, with \
-             {}: sum more reports, or into fewer buckets.",
+            "No epsilon gives batches of {batch:.0} reports an error of {}%.\nThe best is epsilon \
+             {:.4}, with an error of {}. Use larger batches, or fewer buckets.",
             args.target.unwrap_or(5.0),
             expected.epsilon,
             percent(expected.error)
@@ -344,12 +375,13 @@ fn tell(
     }
     writeln!(
         text,
-        "Noise of scale {} gives {}. A device pays at most epsilon {} for this advertiser in an epoch (the \
-         least of\nits querier budget, quotas and global budget): {} of reports are blocked, which gives \
-         {}.\n",
+        "Noise of scale {} alone gives an error of {}.\n\
+         A device pays at most epsilon {} for this advertiser in an epoch: the least of its\n\
+         querier budget, quotas and global budget.\n\
+         So {} of reports are blocked, which alone gives an error of {}.\n",
         match measurement.noise {
-            Noise::Paper => "1/epsilon",
-            Noise::Consistent => "2/epsilon",
+            NoiseModel::Paper => "1/epsilon",
+            NoiseModel::Consistent => "2/epsilon",
         },
         percent(expected.noise),
         measurement.budget,
@@ -360,9 +392,9 @@ fn tell(
         "batch",
         "days",
         "epsilon",
-        "by noise",
+        "from noise",
         "blocked",
-        "by blocking",
+        "from blocking",
         "error",
         "",
     ];
@@ -385,12 +417,12 @@ fn tell(
     writeln!(text, "{}\n", output::table(header, rows))?;
     writeln!(
         text,
-        "Error: the root of the mean squared relative error of a batch's buckets. How many reports a \
-         device\nmakes in an epoch is counted in {}.",
+        "Error: the root of the mean squared relative error of a batch's buckets.\n\
+         The number of reports of a device in an epoch is counted in this workload:\n{}.",
         args.source
     )?;
     if let Some(path) = &args.figure {
-        writeln!(text, "The figure: {}", path.display())?;
+        writeln!(text, "Figure: {}", path.display())?;
     }
     Ok(text)
 }

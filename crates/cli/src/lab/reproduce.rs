@@ -1,4 +1,4 @@
-//! `bigbird reproduce`: the paper's evaluation, with a report.
+//! `bigbird reproduce`: the paper's evaluation, and a report about it.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -10,34 +10,35 @@ use bigbird_lab::describe::Description;
 use bigbird_lab::paper::claims::claims;
 use bigbird_lab::paper::figures::{NAMES, figures};
 use bigbird_lab::paper::report::{Subject, report};
-use bigbird_lab::paper::reproduce::{self, Finished, Results, digest};
+use bigbird_lab::paper::reproduce::{self, FinishedRun, Results, digest};
 use bigbird_lab::paper::suites::{Owned, Suite, plan};
 use bigbird_lab::text::grouped;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::source::Source;
+use super::source::WorkloadSource;
 use crate::progress::{Bar, time};
-use crate::{Failed, Finished as CommandFinished};
+use crate::{CommandError, CommandResult};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Runs every experiment behind the paper's figures 5 and 6, and writes report.html, results.json, and for
-each figure an SVG and a CSV. Runs are kept in the folder: what is finished is not run again.
+The command runs every experiment behind the paper's figures 5 and 6. It writes report.html,
+results.json, and for each figure an SVG file and a CSV file. Finished runs are kept in the output
+folder and are not run again.
 
-  bigbird reproduce                      a tenth of the paper's size
-  bigbird reproduce --scale 1            all of it
+  bigbird reproduce               a tenth of the paper's size
+  bigbird reproduce --scale 1     the paper's size
   bigbird reproduce --criteo-prepared DIR --min-conversions-per-day 50")]
-pub(crate) struct Args {
+pub(crate) struct ReproduceArgs {
     #[command(flatten)]
-    source: Source,
-    /// Which suites [default: all]
+    source: WorkloadSource,
+    /// Suites to run [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     suite: Vec<SuiteName>,
-    /// Where to write
+    /// Folder to write to
     #[arg(long, value_name = "DIR", default_value = "reproduction")]
     output: PathBuf,
-    /// Run everything again
+    /// Run everything again, including finished runs
     #[arg(long)]
     fresh: bool,
 }
@@ -46,11 +47,11 @@ pub(crate) struct Args {
 enum SuiteName {
     /// Impression-site quotas, without attack and under the random attacker
     Fig5,
-    /// Domain caps under both attackers
+    /// Domain caps, under both attackers
     Fig6a,
     /// Numbers of Sybils
     Fig6b,
-    /// How popular the attacker's sites are
+    /// Popularity of the attacker's sites
     Fig6c,
 }
 
@@ -65,7 +66,7 @@ impl From<SuiteName> for Suite {
     }
 }
 
-pub(crate) fn run(args: &Args) -> CommandFinished {
+pub(crate) fn run(args: &ReproduceArgs) -> CommandResult {
     let begin = Instant::now();
     let (seed, threads) = args.source.one()?;
     let suites: Vec<Suite> = match args.suite.is_empty() {
@@ -148,7 +149,7 @@ pub(crate) fn run(args: &Args) -> CommandFinished {
     tell(args, &subject, begin.elapsed().as_secs_f64(), made)
 }
 
-fn results_json(args: &Args, finished: &[Finished], command: &str) -> Value {
+fn results_json(args: &ReproduceArgs, finished: &[FinishedRun], command: &str) -> Value {
     let runs: Vec<&Value> = finished.iter().map(|run| &run.json).collect();
     let parameters: serde_json::Map<String, Value> = args
         .source
@@ -177,17 +178,19 @@ fn results_json(args: &Args, finished: &[Finished], command: &str) -> Value {
     })
 }
 
-fn tell(args: &Args, subject: &Subject<'_>, seconds: f64, made: usize) -> CommandFinished {
+fn tell(args: &ReproduceArgs, subject: &Subject<'_>, seconds: f64, made: usize) -> CommandResult {
     let mut text = String::new();
     let description = subject.description;
     writeln!(
         text,
-        "{} devices, {} impressions, {} conversions: {}.\n\nWhat the paper claims; the error of the median \
-         honest measurement, or the share of reports blocked:\n",
+        "Workload: {}\n\
+         {} devices, {} impressions, {} conversions\n\n\
+         The claims of the paper. Numbers are the error of the median honest measurement, or the\n\
+         share of blocked reports.\n",
+        args.source,
         grouped(description.devices),
         grouped(description.impressions),
-        grouped(description.conversions),
-        args.source
+        grouped(description.conversions)
     )?;
     let claims = claims(subject.results);
     for claim in &claims {
@@ -195,7 +198,7 @@ fn tell(args: &Args, subject: &Subject<'_>, seconds: f64, made: usize) -> Comman
         writeln!(text, "{mark} {:<8} {}", claim.figure, claim.says)?;
         writeln!(
             text,
-            "           here {}; paper {}",
+            "           here:  {}\n           paper: {}",
             claim.ours, claim.paper
         )?;
         if !claim.holds {
@@ -205,19 +208,21 @@ fn tell(args: &Args, subject: &Subject<'_>, seconds: f64, made: usize) -> Comman
     let holding = claims.iter().filter(|claim| claim.holds).count();
     writeln!(
         text,
-        "\n{holding} of {} claims of the paper hold. {} runs in {}, of which {made} were made now; the \
-         others were made before, or are shared.\n\nThe report: {}",
+        "\n{holding} of {} claims of the paper hold.\n\
+         {} runs in {}, {made} of them new. A run that was finished earlier, or that\n\
+         figures share, is not repeated.\n\n\
+         Report: {}",
         claims.len(),
         subject.results.0.len(),
         time(seconds),
         args.output.join("report.html").display()
     )?;
-    // That a claim does not hold on a workload is a result, not a failure; a broken bound is one.
-    let broken = |run: &Finished| run.summary.held == Some(false);
+    // A claim that does not hold on a workload is a result. A broken bound is a failure.
+    let broken = |run: &FinishedRun| run.summary.held == Some(false);
     Ok((text, !subject.results.0.iter().any(broken)))
 }
 
-/// Names this program: results of another one are not used again.
+/// An identifier of this program. Results of another program are not used again.
 fn program() -> String {
     let bytes = std::env::current_exe().and_then(fs::read);
     bytes.map_or_else(
@@ -226,7 +231,7 @@ fn program() -> String {
     )
 }
 
-/// The command, as it was given.
+/// The command line, as it was given.
 fn command() -> String {
     let arguments = std::env::args().skip(1).map(|argument| {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./,=:".contains(letter);
@@ -243,8 +248,8 @@ fn command() -> String {
     command
 }
 
-/// Removes the files of an earlier report that have certain names, and nothing else.
-fn remove(folder: &Path, is_ours: impl Fn(&str) -> bool) -> Result<(), Failed> {
+/// Removes only those files of an earlier report that have certain names.
+fn remove(folder: &Path, is_ours: impl Fn(&str) -> bool) -> Result<(), CommandError> {
     let entries = fs::read_dir(folder).map_err(|error| failed(folder, &error))?;
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -255,11 +260,11 @@ fn remove(folder: &Path, is_ours: impl Fn(&str) -> bool) -> Result<(), Failed> {
     Ok(())
 }
 
-fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failed> {
+fn write(folder: &Path, name: &str, text: &str) -> Result<(), CommandError> {
     let path = folder.join(name);
     fs::write(&path, text).map_err(|error| failed(&path, &error))
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> Failed {
-    Failed::because(format!("{}: {error}", path.display()))
+fn failed(path: &Path, error: &std::io::Error) -> CommandError {
+    CommandError::because(format!("{}: {error}", path.display()))
 }

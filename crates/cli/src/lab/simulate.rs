@@ -10,30 +10,35 @@ use bigbird_lab::resilience::Resilience;
 use bigbird_lab::workload::Workload;
 use serde_json::{Value, json};
 
-use super::source::Source;
+use super::source::WorkloadSource;
 use super::sweep::{Run, Sweep};
 use crate::progress::Bar;
-use crate::{Failed, Finished, output};
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Every parameter but the workload's may be a list, such as --impression-quota 0.5,1,2,none: then there
-is a run for each combination. A limit that is not given is the profile's (`bigbird policy --profile`
-lists them); one that a profile does not have is passed over.
+Profiles, attackers, limits, --site-charging, --sybils, --first-rank, --seed and --threads can be
+lists, such as --impression-site-quota 0.5,1,2,none. There is one run for each combination. A limit
+that is not given is the profile's: see `bigbird policy --profile NAME`. A limit that a profile
+does not have is ignored for that profile.
 
   bigbird simulate --scale 0.1 --profile big-bird,global-only --attacker none,random
-  bigbird simulate --criteo-prepared DIR --min-conversions-per-day 50 --impression-quota 1,2,3 --json
+  bigbird simulate --criteo-prepared DIR --impression-site-quota 1,2,3 --json
 
-Errors are RMSRE, the root of the mean squared relative error of a batch's buckets; blocked is the
-share of reports of which something was blocked, the mean over batches, by its first cause.")]
-pub(crate) struct Args {
+Errors are RMSRE, the root of the mean squared relative error of a batch's buckets. A report is
+blocked if a limit withheld any part of it. It counts under the first limit that did. Shares of
+blocked reports are means over batches.")]
+pub(crate) struct SimulateArgs {
     #[command(flatten)]
-    source: Source,
-    /// Profiles: big-bird, w3c-draft, cookie-monster, global-only
+    source: WorkloadSource,
+    /// Profiles: big-bird, w3c-draft, cookie-monster or global-only
     #[arg(long, value_delimiter = ',', default_value = "big-bird")]
     profile: Vec<Profile>,
-    /// Attackers: none, random, omniscient, naive, intermediaries, slow, drain-conversion-site,
-    /// drain-impression-site
+    /// Attackers, or none
+    ///
+    /// The paper's attackers are random and omniscient.
+    ///
+    /// Others: naive, intermediaries, slow, drain-conversion-site and drain-impression-site.
     #[arg(
         long,
         value_name = "NAME",
@@ -41,25 +46,46 @@ pub(crate) struct Args {
         default_value = "none"
     )]
     attacker: Vec<AttackerName>,
-    /// Querier budgets, in epsilons [default: the profile's]
-    #[arg(long, value_name = "EPSILON", value_delimiter = ',')]
-    querier: Vec<Limit>,
-    /// Global budgets, in epsilons; none for no such filter, as below [default: the profile's]
-    #[arg(long, value_name = "EPSILON", value_delimiter = ',')]
-    global: Vec<Limit>,
-    /// Impression-site quotas, in epsilons [default: the profile's]
-    #[arg(long, value_name = "EPSILON", value_delimiter = ',')]
-    impression_quota: Vec<Limit>,
-    /// Conversion-site quotas, in epsilons [default: the profile's]
-    #[arg(long, value_name = "EPSILON", value_delimiter = ',')]
-    conversion_quota: Vec<Limit>,
-    /// Domain caps, in sites of a user action [default: the profile's]
-    #[arg(long, value_name = "SITES", value_delimiter = ',')]
-    cap: Vec<Limit>,
-    /// What impression sites pay: full, paper (the paper's literal rule) or uniform [default: full]
+    /// Querier budgets, in epsilons, or none [default: the profile's]
+    ///
+    /// What one querier can learn about a device in an epoch. A smaller epsilon is more private.
+    #[arg(long, alias = "querier", value_name = "EPSILON", value_delimiter = ',')]
+    querier_budget: Vec<LimitValue>,
+    /// Global budgets, in epsilons, or none [default: the profile's]
+    ///
+    /// What all queriers together can learn about a device in an epoch.
+    #[arg(long, alias = "global", value_name = "EPSILON", value_delimiter = ',')]
+    global_budget: Vec<LimitValue>,
+    /// Impression-site quotas, in epsilons, or none [default: the profile's]
+    ///
+    /// How much of a device's global budget reports about one site's ads can use up in an epoch. It
+    /// protects the measurements of other sites.
+    #[arg(
+        long,
+        alias = "impression-quota",
+        value_name = "EPSILON",
+        value_delimiter = ','
+    )]
+    impression_site_quota: Vec<LimitValue>,
+    /// Conversion-site quotas, in epsilons, or none [default: the profile's]
+    ///
+    /// How much of a device's global budget conversions on one site can use up in an epoch.
+    #[arg(
+        long,
+        alias = "conversion-quota",
+        value_name = "EPSILON",
+        value_delimiter = ','
+    )]
+    conversion_site_quota: Vec<LimitValue>,
+    /// Domain caps: sites that one user action may involve, or none [default: the profile's]
+    #[arg(long, alias = "cap", value_name = "SITES", value_delimiter = ',')]
+    domain_cap: Vec<LimitValue>,
+    /// Rules for what impression sites pay: full, paper or uniform [default: full]
+    ///
+    /// `paper` is the paper's literal rule.
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     site_charging: Vec<SiteCharging>,
-    /// How many Sybils an attacker has
+    /// Number of Sybils of an attacker, from 1 to 10000
     #[arg(
         long,
         value_name = "COUNT",
@@ -68,26 +94,28 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(Strength::MAX_SYBILS))
     )]
     sybils: Vec<u32>,
-    /// The rank of the first site that an attacker owns; 1 is the busiest
+    /// Rank of the first site that an attacker owns, where 1 is the busiest
     #[arg(
         long,
+        alias = "rank-start",
         value_name = "RANK",
         value_delimiter = ',',
         default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..)
     )]
-    rank_start: Vec<u32>,
-    /// How many sites of each kind it owns [default: 10; of conversion sites, as many of ten as the
-    /// scale says]
+    first_rank: Vec<u32>,
+    /// Number of sites of each kind that an attacker owns [default: 10]
+    ///
+    /// In a synthetic population, the default for conversion sites is 10 times --scale.
     #[arg(long, value_name = "COUNT")]
     owned_sites: Option<u32>,
-    /// Write the table as CSV
+    /// CSV file to write the results to
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write a figure as SVG, over the parameter with the most values
+    /// SVG file to write a figure to: the error for each value of the parameter with most values
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
-    /// Print the runs with all their batches as JSON
+    /// Print all runs with all batches as JSON
     #[arg(long)]
     json: bool,
 }
@@ -113,7 +141,7 @@ impl FromStr for AttackerName {
         match attackers::by_name(text) {
             Some(attacker) => Ok(Self(Some(attacker))),
             None => Err(format!(
-                "there is none of that name; there are none, {}",
+                "unknown attacker `{text}`; use one of: none, {}",
                 names()
             )),
         }
@@ -122,9 +150,9 @@ impl FromStr for AttackerName {
 
 /// A number, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Limit(Option<f64>);
+struct LimitValue(Option<f64>);
 
-impl FromStr for Limit {
+impl FromStr for LimitValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -133,12 +161,12 @@ impl FromStr for Limit {
         }
         match text.parse() {
             Ok(number) => Ok(Self(Some(number))),
-            Err(_) => Err("it must be a number, or none".to_owned()),
+            Err(_) => Err(format!("`{text}` is not a number; use a number or none")),
         }
     }
 }
 
-pub(crate) fn run(args: &Args) -> Finished {
+pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
     let experiments = args.experiments()?;
     let mut bar = Bar::new();
     let (seeds, threads) = (&args.source.seed, args.source.threads());
@@ -183,7 +211,7 @@ pub(crate) fn run(args: &Args) -> Finished {
     ] {
         if let Some((path, content)) = path.as_ref().zip(content) {
             std::fs::write(path, content)
-                .map_err(|error| Failed::because(format!("{}: {error}", path.display())))?;
+                .map_err(|error| CommandError::because(format!("{}: {error}", path.display())))?;
         }
     }
     let good = runs.iter().all(|run| {
@@ -201,9 +229,9 @@ pub(crate) fn run(args: &Args) -> Finished {
     Ok((text, good))
 }
 
-impl Args {
-    /// Every combination that differs from those before it.
-    fn experiments(&self) -> Result<Vec<Experiment>, Failed> {
+impl SimulateArgs {
+    /// All combinations, without repetitions.
+    fn experiments(&self) -> Result<Vec<Experiment>, CommandError> {
         let mut experiments: Vec<Experiment> = Vec::new();
         for &profile in &self.profile {
             for policy in self.policies(profile)? {
@@ -228,14 +256,14 @@ impl Args {
         Ok(experiments)
     }
 
-    fn policies(&self, profile: Profile) -> Result<Vec<Policy>, Failed> {
+    fn policies(&self, profile: Profile) -> Result<Vec<Policy>, CommandError> {
         let base = profile.policy();
         let mut policies = vec![base.clone()];
         let kinds = [
-            (FilterKind::Querier, &self.querier),
-            (FilterKind::Global, &self.global),
-            (FilterKind::ImpressionSite, &self.impression_quota),
-            (FilterKind::ConversionSite, &self.conversion_quota),
+            (FilterKind::QuerierBudget, &self.querier_budget),
+            (FilterKind::GlobalBudget, &self.global_budget),
+            (FilterKind::ImpressionSiteQuota, &self.impression_site_quota),
+            (FilterKind::ConversionSiteQuota, &self.conversion_site_quota),
         ];
         for (kind, limits) in kinds {
             if base.capacities().of(kind) == Capacity::Unlimited || limits.is_empty() {
@@ -243,7 +271,7 @@ impl Args {
             }
             let mut more = Vec::new();
             for policy in &policies {
-                for Limit(limit) in limits {
+                for LimitValue(limit) in limits {
                     let policy = policy.to_builder();
                     let policy = match limit {
                         Some(epsilon) => policy.capacity(kind, *epsilon),
@@ -254,10 +282,10 @@ impl Args {
             }
             policies = more;
         }
-        if base.domain_cap().is_some() && !self.cap.is_empty() {
+        if base.domain_cap().is_some() && !self.domain_cap.is_empty() {
             let mut more = Vec::new();
             for policy in &policies {
-                for Limit(cap) in &self.cap {
+                for LimitValue(cap) in &self.domain_cap {
                     let policy = policy.to_builder();
                     let policy = match cap {
                         Some(cap) => policy.domain_cap(whole(*cap)?),
@@ -291,7 +319,7 @@ impl Args {
         let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
         let mut attacks = Vec::new();
         for &sybils in &self.sybils {
-            for &first_rank in &self.rank_start {
+            for &first_rank in &self.first_rank {
                 let strength = Strength {
                     sybils,
                     first_rank,
@@ -306,18 +334,18 @@ impl Args {
     }
 }
 
-/// A whole number from 1 on.
-fn whole(number: f64) -> Result<u32, Failed> {
+/// A domain cap as a whole number.
+fn whole(number: f64) -> Result<u32, CommandError> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "it is compared with what it came from"
+        reason = "the result is compared with the number"
     )]
     let whole = number as u32;
     if number.fract() == 0.0 && f64::from(whole) == number {
         return Ok(whole);
     }
-    Err(Failed::because(format!(
-        "--cap must be a whole number of sites, got {number}"
+    Err(CommandError::because(format!(
+        "--domain-cap must be a whole number of sites, got {number}"
     )))
 }

@@ -1,5 +1,5 @@
-//! Where a workload comes from, who measures on it, and how it is run: what all commands of the
-//! laboratory share.
+//! The options that all commands of the laboratory share: the source of the workload, the queriers,
+//! and the number of threads.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,26 +10,36 @@ use std::str::FromStr;
 use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::text::grouped;
 use bigbird_lab::workload::criteo::{self, RawOptions};
-use bigbird_lab::workload::read::{Progress, ReadError};
+use bigbird_lab::workload::read::{ReadError, ReadProgress};
 use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
-use bigbird_lab::workload::{DAY, Noise, Querier, QuerierOptions, Workload};
+use bigbird_lab::workload::{DAY, NoiseModel, Querier, QuerierOptions, Workload};
 use clap::ValueEnum;
 
-use crate::Failed;
+use crate::CommandError;
 use crate::progress::Bar;
 use crate::stdio;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Source {
-    /// Logs: tables in CSV or Parquet, or a folder of them, or of Criteo files, raw or prepared
-    /// [default: a synthetic population]
+pub(crate) struct WorkloadSource {
+    /// Tables or a folder to read [default: a synthetic population]
+    ///
+    /// Tables are CSV or Parquet files. A folder holds tables, or raw or prepared Criteo files.
     #[arg(value_name = "LOGS", help_heading = "Workload")]
     logs: Vec<PathBuf>,
-    /// The artifact's files 20last_impressions.pqt and 20last_conversions.pqt
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["logs", "criteo_raw"], help_heading = "Workload")]
+    /// Folder with prepared Criteo files, as in the paper's artifact
+    ///
+    /// Their names are 20last_impressions.pqt and 20last_conversions.pqt.
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["logs", "criteo_raw"],
+        help_heading = "Workload"
+    )]
     criteo_prepared: Option<PathBuf>,
-    /// CriteoPrivateAd as it is published, in folders day_int=1 and so on
+    /// Folder with raw Criteo files: CriteoPrivateAd as published
+    ///
+    /// The days are in folders day_int=1 and so on.
     #[arg(
         long,
         value_name = "DIR",
@@ -37,20 +47,27 @@ pub(crate) struct Source {
         help_heading = "Workload"
     )]
     criteo_raw: Option<PathBuf>,
-    /// The days to read of it [default: 11-30]
+    /// Days of the raw Criteo files to read [default: 11-30]
     #[arg(long, value_name = "FIRST-LAST", help_heading = "Workload")]
     days: Option<Days>,
-    /// Keep all of its users, instead of as many of each number of displays as there were originally
+    /// Keep all users of the raw Criteo files
+    ///
+    /// By default, users are resampled to match the original numbers of displays per user.
     #[arg(long, help_heading = "Workload")]
     no_resampling: bool,
-    /// What columns of tables are called, such as device=user_id,time=ts
+    /// Names of the columns in tables, such as device=user_id,time=ts
+    ///
+    /// Default names: device, time, conversion_site, impression_site, bucket, kind, value, order.
     #[arg(long, value_name = "COLUMN=NAME,...", help_heading = "Workload")]
     columns: Option<Columns>,
-    /// What times of tables are counted in: milliseconds, seconds, minutes, hours, days
-    /// [default: minutes]
+    /// Unit of the times in tables [default: minutes]
+    ///
+    /// One of milliseconds, seconds, minutes, hours and days.
     #[arg(long, value_name = "UNIT", help_heading = "Workload")]
     time_unit: Option<TimeUnit>,
-    /// The time of tables from which epochs are counted, such as a Unix time
+    /// Time in tables at which the first epoch begins [default: 0]
+    ///
+    /// Given in --time-unit, for example as a Unix time in seconds.
     #[arg(
         long,
         value_name = "TIME",
@@ -58,22 +75,41 @@ pub(crate) struct Source {
         help_heading = "Workload"
     )]
     time_origin: Option<i64>,
-    /// How many days of tables an epoch has [default: 1]
+    /// Length of an epoch for tables, in days [default: 1]
     #[arg(long, value_name = "DAYS", help_heading = "Workload")]
     epoch_days: Option<u16>,
-    /// Tables have all rows of a device together and in the order of time: less work, and checked
+    /// Expect sorted tables: the rows of each device together, in order of time
+    ///
+    /// A table that breaks this order is an error.
+    ///
+    /// Sorted tables are less work to read.
     #[arg(long, help_heading = "Workload")]
     sorted: bool,
-    /// How many rows of tables are held in memory; more are sorted on disk [default: 4000000]
+    /// Maximum number of table rows to keep in memory [default: 4000000]
+    ///
+    /// Larger tables are partitioned on disk.
     #[arg(long, value_name = "COUNT", help_heading = "Workload")]
     memory_rows: Option<usize>,
-    /// The size of the synthetic population; 1 is the paper's 1.4 million devices
-    #[arg(long, conflicts_with_all = ["logs", "criteo_prepared", "criteo_raw"], default_value_t = 0.1, help_heading = "Workload")]
+    /// Size of the synthetic population, up to 10
+    ///
+    /// 1 is the paper's size: 1.4 million devices.
+    #[arg(
+        long,
+        conflicts_with_all = ["logs", "criteo_prepared", "criteo_raw"],
+        default_value_t = 0.1,
+        help_heading = "Workload"
+    )]
     scale: f64,
-    /// What the synthetic population is fitted to
-    #[arg(long, conflicts_with_all = ["logs", "criteo_prepared", "criteo_raw"], value_enum, default_value_t, help_heading = "Workload")]
+    /// Data that the synthetic population is fitted to
+    #[arg(
+        long,
+        conflicts_with_all = ["logs", "criteo_prepared", "criteo_raw"],
+        value_enum,
+        default_value_t,
+        help_heading = "Workload"
+    )]
     preset: PresetName,
-    /// What all random choices follow from
+    /// Seed of all random choices
     #[arg(
         long,
         value_delimiter = ',',
@@ -81,8 +117,9 @@ pub(crate) struct Source {
         help_heading = "Workload"
     )]
     pub(crate) seed: Vec<u64>,
-    /// How many conversions a day a site must have to measure: 50 in the paper's artifact, 100 in its
-    /// text
+    /// Conversions per day that a site needs to be a querier
+    ///
+    /// The paper's artifact uses 50, its text 100.
     #[arg(
         long,
         value_name = "COUNT",
@@ -90,7 +127,7 @@ pub(crate) struct Source {
         help_heading = "Measurement"
     )]
     min_conversions_per_day: usize,
-    /// How many reports a batch has at least
+    /// Least number of reports in a batch
     #[arg(
         long,
         value_name = "COUNT",
@@ -98,7 +135,7 @@ pub(crate) struct Source {
         help_heading = "Measurement"
     )]
     min_batch: usize,
-    /// How many days of conversions make a batch
+    /// Days of conversions in a batch
     #[arg(
         long,
         value_name = "DAYS",
@@ -107,11 +144,12 @@ pub(crate) struct Source {
         help_heading = "Measurement"
     )]
     pub(crate) batch_days: u16,
-    /// Let attackers hear of visits for conversion sites that do not measure as well; the paper's
-    /// evaluation leaves those out
+    /// Tell attackers also about events of conversion sites that do not measure
+    ///
+    /// The paper's evaluation leaves those events out.
     #[arg(long, help_heading = "Measurement")]
     all_visits: bool,
-    /// How many epochs before its own a conversion looks at
+    /// Number of epochs that a conversion reads before its own, up to 4095
     #[arg(
         long,
         value_name = "COUNT",
@@ -119,11 +157,12 @@ pub(crate) struct Source {
         help_heading = "Measurement"
     )]
     lookback_epochs: u16,
-    /// Noise of scale 1/epsilon, as in the paper's figures, or of twice that, as its accounting
-    /// assumes [default: paper; for plan, consistent]
+    /// Noise that is added to sums [default: paper, but consistent in bigbird plan]
     #[arg(long, value_enum, help_heading = "Measurement")]
     noise: Option<NoiseName>,
-    /// How many threads work; results do not depend on it [default: all cores]
+    /// Number of threads, up to 1024 [default: all cores]
+    ///
+    /// Results do not depend on it.
     #[arg(
         long,
         value_name = "COUNT",
@@ -133,7 +172,7 @@ pub(crate) struct Source {
     threads: Vec<u16>,
 }
 
-/// Days, from the first to the last.
+/// A range of days.
 #[derive(Debug, Clone)]
 struct Days(RangeInclusive<u8>);
 
@@ -144,12 +183,14 @@ impl FromStr for Days {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (first.parse(), last.parse()) {
             (Ok(first), Ok(last)) if 1 <= first && first <= last => Ok(Self(first..=last)),
-            _ => Err("it must be two days, such as 11-30".to_owned()),
+            _ => Err(format!(
+                "`{text}` is not a range of days; use FIRST-LAST, such as 11-30"
+            )),
         }
     }
 }
 
-/// What a workload is read from.
+/// The source of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin<'a> {
     Tables,
@@ -160,10 +201,10 @@ enum Origin<'a> {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum PresetName {
-    /// What is published without attack
+    /// Published numbers that do not involve an attack
     #[default]
     Published,
-    /// The paper's results under attack as well: nothing that it gives under attack is a prediction
+    /// Also the paper's results under attack, so results under attack are not predictions
     AttackFitted,
 }
 
@@ -178,17 +219,19 @@ impl From<PresetName> for Preset {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum NoiseName {
+    /// Scale 1/epsilon, as in the paper's figures
     #[default]
     Paper,
+    /// Scale 2/epsilon, as the paper's accounting assumes
     Consistent,
 }
 
-impl Source {
-    /// The seed and the number of threads of a command that takes one of each.
-    pub(crate) fn one(&self) -> Result<(u64, usize), Failed> {
+impl WorkloadSource {
+    /// The seed and the number of threads, for a command that takes one of each.
+    pub(crate) fn one(&self) -> Result<(u64, usize), CommandError> {
         match (self.seed.as_slice(), self.threads().as_slice()) {
             ([seed], [threads]) => Ok((*seed, *threads)),
-            _ => Err(Failed::because(
+            _ => Err(CommandError::because(
                 "--seed and --threads take one value each here; `bigbird simulate` takes several",
             )),
         }
@@ -209,9 +252,8 @@ impl Source {
         }
     }
 
-    /// Reads or generates the workload; a generated one follows from the seed. Says so where its epochs
-    /// are unlikely.
-    pub(crate) fn workload(&self, seed: u64) -> Result<Workload, Failed> {
+    /// Reads the workload, or generates it from the seed. Prints a note if its epochs look wrong.
+    pub(crate) fn workload(&self, seed: u64) -> Result<Workload, CommandError> {
         self.refuse_unused_options()?;
         let workload = self.read(seed)?;
         if self.origin() == Origin::Tables
@@ -219,18 +261,17 @@ impl Source {
             && (first == last || last - first > 400)
         {
             stdio::tell(&format!(
-                "note: events lie in {} epochs of {} days: are --time-unit {} and --epoch-days \
-                 right?",
-                last - first + 1,
-                self.epoch_days(),
-                self.time_unit().name()
+                "note: the events lie in epochs {first} to {last}; check that --time-unit {} and \
+                 --epoch-days {} are right",
+                self.time_unit().name(),
+                self.epoch_days()
             ));
         }
         Ok(workload)
     }
 
-    /// An option that would have no effect is a mistake: probably of what is to be read.
-    fn refuse_unused_options(&self) -> Result<(), Failed> {
+    /// Refuses options that would have no effect: the user probably intended another source.
+    fn refuse_unused_options(&self) -> Result<(), CommandError> {
         let for_tables = [
             ("--columns", self.columns.is_some()),
             ("--time-unit", self.time_unit.is_some()),
@@ -254,7 +295,7 @@ impl Source {
             Some((
                 option,
                 "tables",
-                "name the tables to read, such as logs.csv",
+                "give the tables to read, such as logs.csv",
             ))
         } else if let Some(option) = given(&for_raw)
             && !matches!(origin, Origin::Raw(_))
@@ -272,8 +313,9 @@ impl Source {
             Origin::Prepared(_) => format!("read from prepared Criteo files, {self}"),
             Origin::Raw(_) => format!("read from raw Criteo files, {self}"),
         };
-        Err(Failed::misused(format!(
-            "{option} is for {what}, but the workload is {workload}: {remedy}, or leave it out"
+        Err(CommandError::misused(format!(
+            "{option} is for {what}, but the workload is {workload}; {remedy}, or leave out \
+             {option}"
         )))
     }
 
@@ -285,14 +327,14 @@ impl Source {
         self.epoch_days.unwrap_or(1)
     }
 
-    fn read(&self, seed: u64) -> Result<Workload, Failed> {
+    fn read(&self, seed: u64) -> Result<Workload, CommandError> {
         let mut bar = Bar::new();
-        let mut progress = |progress: Progress| {
+        let mut progress = |progress: ReadProgress| {
             #[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
             let done = progress.bytes_done as f64 / progress.bytes_total.max(1) as f64;
             bar.show(done, 0.0, &format!("{} rows read", grouped(progress.rows)));
         };
-        let unreadable = |error: ReadError| Failed::unreadable(error.to_string());
+        let unreadable = |error: ReadError| CommandError::unreadable(error.to_string());
         match self.origin() {
             Origin::Prepared(folder) => criteo::read_prepared(folder).map_err(unreadable),
             Origin::Raw(folder) => {
@@ -310,8 +352,9 @@ impl Source {
                     columns: self.columns.clone().unwrap_or_default(),
                     time_unit: self.time_unit(),
                     time_origin: self.time_origin,
-                    epoch_minutes: epoch_minutes
-                        .ok_or_else(|| Failed::because("--epoch-days must be at least 1, got 0"))?,
+                    epoch_minutes: epoch_minutes.ok_or_else(|| {
+                        CommandError::because("--epoch-days must be at least 1, got 0")
+                    })?,
                     sorted: self.sorted,
                     memory_rows: self.memory_rows.unwrap_or(4_000_000),
                     ..TableOptions::default()
@@ -321,7 +364,7 @@ impl Source {
             Origin::Synthetic => {
                 if !(self.scale > 0.0 && self.scale <= 10.0) {
                     let why = format!("--scale must be in (0, 10], got {}", self.scale);
-                    return Err(Failed::because(why));
+                    return Err(CommandError::because(why));
                 }
                 let population = Population {
                     preset: self.preset.into(),
@@ -333,7 +376,7 @@ impl Source {
         }
     }
 
-    /// How queriers measure.
+    /// The options of queriers.
     pub(crate) fn options(&self) -> QuerierOptions {
         QuerierOptions {
             min_conversions_a_day: self.min_conversions_per_day,
@@ -341,56 +384,58 @@ impl Source {
             min_batch: self.min_batch,
             all_visits: self.all_visits,
             noise: match self.noise {
-                Some(NoiseName::Consistent) => Noise::Consistent,
-                Some(NoiseName::Paper) | None => Noise::Paper,
+                Some(NoiseName::Consistent) => NoiseModel::Consistent,
+                Some(NoiseName::Paper) | None => NoiseModel::Paper,
             },
             ..QuerierOptions::default()
         }
     }
 
-    /// How many epochs before its own a conversion looks at.
+    /// The number of epochs before its own that a conversion reads.
     pub(crate) fn lookback_epochs(&self) -> u16 {
         self.lookback_epochs
     }
 
-    /// How queriers measure in a plan: by default with the noise that is accounted for.
+    /// The options of queriers in a plan. Its default noise is the one that the accounting assumes.
     pub(crate) fn planned_options(&self) -> QuerierOptions {
         let options = self.options();
         match self.noise {
             None => QuerierOptions {
-                noise: Noise::Consistent,
+                noise: NoiseModel::Consistent,
                 ..options
             },
             Some(_) => options,
         }
     }
 
-    /// What an attacker owns unless it is said, in words.
+    /// The sites that an attacker owns by default, in words.
     pub(crate) fn owned(&self) -> String {
-        format!(
-            "the 10 busiest impression sites and the {} busiest conversion sites",
-            self.of_ten_sites()
-        )
+        match self.of_ten_sites() {
+            1 => "the 10 busiest impression sites and the busiest conversion site".to_owned(),
+            count => {
+                format!("the 10 busiest impression sites and the {count} busiest conversion sites")
+            }
+        }
     }
 
-    /// The size of a synthetic population, against the paper's.
+    /// The size of a synthetic population, relative to the paper's.
     pub(crate) fn size(&self) -> Option<f64> {
         (self.origin() == Origin::Synthetic).then_some(self.scale)
     }
 
-    /// A laboratory for it, in which somebody measures.
+    /// A laboratory for the workload. It is an error if no querier has a complete batch.
     pub(crate) fn laboratory<'w>(
         &self,
         workload: &'w Workload,
         threads: usize,
-    ) -> Result<Laboratory<'w>, Failed> {
+    ) -> Result<Laboratory<'w>, CommandError> {
         let options = self.options();
         let laboratory =
             Laboratory::with_lookback(workload, options, self.lookback_epochs, threads)?;
         if laboratory.queriers().is_empty() {
-            return Err(Failed::because(format!(
-                "no conversion site has {} conversions a day: --min-conversions-per-day must be \
-                 less",
+            return Err(CommandError::because(format!(
+                "no conversion site has {} conversions a day; use a smaller \
+                 --min-conversions-per-day",
                 self.min_conversions_per_day
             )));
         }
@@ -401,16 +446,16 @@ impl Source {
                 .iter()
                 .max_by_key(|it| it.reports.len());
             let (reports, batch) = busiest.map_or((0, 0), |it| (it.reports.len(), it.batch));
-            return Err(Failed::because(format!(
-                "no querier has conversions for one batch: the busiest has {reports}, and a batch is \
-                 {batch}: those of --batch-days {}, and at least --min-batch {}",
+            return Err(CommandError::because(format!(
+                "no querier has enough conversions for one batch: the busiest has {reports}, and a \
+                 batch needs {batch}; use smaller values than --batch-days {} and --min-batch {}",
                 options.batch_days, options.min_batch
             )));
         }
         Ok(laboratory)
     }
 
-    /// Whether another seed gives another workload.
+    /// True if another seed gives another workload.
     pub(crate) fn follows_from_seed(&self) -> bool {
         match self.origin() {
             Origin::Synthetic => true,
@@ -455,15 +500,15 @@ impl Source {
             (
                 "noise",
                 match options.noise {
-                    Noise::Paper => "scale 1/ε, as in the paper's figures",
-                    Noise::Consistent => "scale 2/ε, as the paper's accounting assumes",
+                    NoiseModel::Paper => "scale 1/ε, as in the paper's figures",
+                    NoiseModel::Consistent => "scale 2/ε, as the paper's accounting assumes",
                 }
                 .to_owned(),
             ),
             (
                 "epoch",
                 format!(
-                    "a conversion asks for its own epoch and {} before",
+                    "a conversion reads its own epoch and {} before it",
                     self.lookback_epochs
                 ),
             ),
@@ -476,9 +521,9 @@ impl Source {
             (
                 "attackers",
                 format!(
-                    "own the 10 busiest impression sites and the {} busiest queriers; hear of visits \
-                     for {}; 25 Sybils; visit two more than the cap allows, or 20",
-                    self.of_ten_sites(),
+                    "own {} and 25 Sybils, hear of events of {}, and lead each user action to two \
+                     Sybils more than the domain cap allows, or to 20 without a cap",
+                    self.owned(),
                     match self.all_visits {
                         true => "any conversion site",
                         false => "queriers",
@@ -492,7 +537,7 @@ impl Source {
             .collect()
     }
 
-    /// How many threads work, each number in turn.
+    /// The numbers of threads to run with, one after the other.
     pub(crate) fn threads(&self) -> Vec<usize> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         match self.threads.is_empty() {
@@ -501,8 +546,8 @@ impl Source {
         }
     }
 
-    /// How many conversion sites are as many as ten of the paper's: a smaller population has fewer,
-    /// each as busy as there.
+    /// The number of conversion sites that corresponds to ten of the paper's. A smaller population
+    /// has fewer conversion sites, each as busy as the paper's.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -516,8 +561,8 @@ impl Source {
     }
 }
 
-/// What it is, in words.
-impl fmt::Display for Source {
+/// The workload in words.
+impl fmt::Display for WorkloadSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.origin(), self.preset) {
             (Origin::Prepared(folder) | Origin::Raw(folder), _) => {
@@ -529,13 +574,13 @@ impl fmt::Display for Source {
             }
             (Origin::Synthetic, preset) => {
                 let size = match self.scale {
-                    1.0 => "of the paper's size".to_owned(),
+                    1.0 => "as large as the paper's".to_owned(),
                     0.1 => "a tenth of the paper's size".to_owned(),
-                    scale => format!("{scale} of the paper's size"),
+                    scale => format!("{scale} times the paper's size"),
                 };
                 let fitted = match preset {
                     PresetName::Published => "",
-                    PresetName::AttackFitted => ", that was fitted to results under attack",
+                    PresetName::AttackFitted => ", fitted to results under attack",
                 };
                 write!(f, "a synthetic population, {size}{fitted}")
             }

@@ -1,27 +1,26 @@
-//! What a sweep gave: as a table, as CSV, as a figure.
+//! The results of a sweep: as a table, as CSV, and as a figure.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use bigbird::FilterKind;
+use bigbird::{FilterKind, Limit};
 use bigbird_lab::chart::{Chart, Series, Stroke};
 use bigbird_lab::experiment::Experiment;
-use bigbird_lab::replay::Blocked;
 use bigbird_lab::resilience::Resilience;
-use bigbird_lab::simulate::Outcome;
+use bigbird_lab::simulate::RunResult;
 use bigbird_lab::text::grouped;
 use bigbird_lab::workload::Workload;
 use serde_json::{Value, json};
 
-use super::source::Source;
+use super::source::WorkloadSource;
 use crate::output;
 
-/// One run.
+/// One run of a sweep.
 pub(crate) struct Run {
     pub(crate) experiment: Experiment,
     pub(crate) seed: u64,
     pub(crate) threads: usize,
-    pub(crate) outcome: Arc<Outcome>,
+    pub(crate) outcome: Arc<RunResult>,
 }
 
 impl Run {
@@ -31,38 +30,82 @@ impl Run {
         json
     }
 
-    /// What can be varied, by name; none where a run has no such thing.
-    fn parameters(&self) -> Vec<(&'static str, Option<String>)> {
+    /// The parameters that can vary. A parameter that a run does not have has no value.
+    fn parameters(&self) -> Vec<Parameter> {
         let experiment = &self.experiment;
-        let limit = |kind| experiment.capacity(kind).map(|it| it.to_string());
+        let limit = |kind: FilterKind| {
+            let capacity = experiment.capacity(kind).map(|it| it.to_string());
+            Parameter::of(kind.limit(), capacity)
+        };
         let strength = experiment.strength();
         vec![
-            ("profile", Some(experiment.profile.to_string())),
-            ("attacker", Some(experiment.attacker().to_owned())),
-            ("querier", limit(FilterKind::Querier)),
-            ("global", limit(FilterKind::Global)),
-            ("imp. quota", limit(FilterKind::ImpressionSite)),
-            ("conv. quota", limit(FilterKind::ConversionSite)),
-            ("cap", experiment.cap().map(|it| it.to_string())),
-            (
+            Parameter::new("profile", "profile", Some(experiment.profile.to_string())),
+            Parameter::new(
+                "attacker",
+                "attacker",
+                Some(experiment.attacker().to_owned()),
+            ),
+            limit(FilterKind::QuerierBudget),
+            limit(FilterKind::GlobalBudget),
+            limit(FilterKind::ImpressionSiteQuota),
+            limit(FilterKind::ConversionSiteQuota),
+            Parameter::of(
+                Limit::DomainCap,
+                experiment.domain_cap().map(|it| it.to_string()),
+            ),
+            Parameter::new(
                 "site charging",
+                "siteCharging",
                 Some(experiment.policy.site_charging().to_string()),
             ),
-            ("Sybils", strength.map(|it| it.sybils.to_string())),
-            ("first rank", strength.map(|it| it.first_rank.to_string())),
-            ("seed", Some(self.seed.to_string())),
-            ("threads", Some(self.threads.to_string())),
+            Parameter::new(SYBILS, "sybils", strength.map(|it| it.sybils.to_string())),
+            Parameter::new(
+                FIRST_RANK,
+                "firstRank",
+                strength.map(|it| it.first_rank.to_string()),
+            ),
+            Parameter::new("seed", "seed", Some(self.seed.to_string())),
+            Parameter::new("threads", "threads", Some(self.threads.to_string())),
         ]
     }
 }
 
+/// A parameter that can vary between runs.
+#[derive(Clone, PartialEq)]
+struct Parameter {
+    /// The name in tables and figures.
+    name: &'static str,
+    /// The name of its column in a CSV file.
+    key: &'static str,
+    /// The value, or none if a run does not have the parameter.
+    value: Option<String>,
+}
+
+impl Parameter {
+    const fn new(name: &'static str, key: &'static str, value: Option<String>) -> Self {
+        Self { name, key, value }
+    }
+
+    const fn of(limit: Limit, value: Option<String>) -> Self {
+        Self::new(limit.name(), limit.key(), value)
+    }
+
+    fn shown(&self) -> String {
+        self.value.clone().unwrap_or_else(none)
+    }
+}
+
+/// The parameters that only attackers have.
+const SYBILS: &str = "Sybils";
+const FIRST_RANK: &str = "first rank";
+
 /// Every run of a sweep.
 pub(crate) struct Sweep<'a> {
     runs: &'a [Run],
-    parameters: Vec<Vec<(&'static str, Option<String>)>>,
+    parameters: Vec<Vec<Parameter>>,
 }
 
-/// Profile and attacker are always told.
+/// The number of parameters that are always shown: the profile and the attacker.
 const ALWAYS: usize = 2;
 
 impl<'a> Sweep<'a> {
@@ -73,14 +116,14 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Whether a parameter differs between runs. One of the attacker's is not missed in a run without
-    /// attack; a limit is.
+    /// True if a parameter differs between runs. For a parameter of attackers, runs without an
+    /// attack do not count. For a limit, a run without it counts as different.
     fn varies(&self, column: usize) -> bool {
         let mut values = self
             .parameters
             .iter()
             .map(|run| &run[column])
-            .filter(|(name, value)| value.is_some() || !["Sybils", "first rank"].contains(name));
+            .filter(|it| it.value.is_some() || ![SYBILS, FIRST_RANK].contains(&it.name));
         let first = values.next();
         values.any(|value| Some(value) != first)
     }
@@ -91,37 +134,39 @@ impl<'a> Sweep<'a> {
 
     pub(crate) fn tell(
         &self,
-        source: &Source,
+        source: &WorkloadSource,
         workload: &Workload,
     ) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         let batches = self.runs.first().map_or(0, |run| run.outcome.batches.len());
         writeln!(
             text,
-            "{} devices and {} events of {source}; {batches} batches.\n",
+            "Workload: {source}\n{} devices, {} events, {batches} batches\n",
             grouped(workload.devices() as u64),
             grouped(workload.len() as u64),
         )?;
-        // What is the same in all runs needs no column.
+        // A parameter that is the same in all runs needs no column.
         let same: Vec<String> = (ALWAYS..self.columns())
             .filter(|column| !self.varies(*column))
             .filter_map(|column| {
                 let mut runs = self.parameters.iter().map(|run| &run[column]);
-                let (name, value) = runs.find(|(_, value)| value.is_some())?;
+                let Parameter { name, value, .. } = runs.find(|it| it.value.is_some())?;
                 (*name != "threads").then_some(())?;
                 Some(format!("{name} {}", value.as_ref()?))
             })
             .collect();
         if !same.is_empty() {
-            writeln!(text, "In all runs: {}.\n", same.join(", "))?;
+            // Four to a line, so that no line is wider than 100 columns.
+            let lines: Vec<String> = same.chunks(4).map(|line| line.join(", ")).collect();
+            writeln!(text, "In all runs:\n  {}\n", lines.join(",\n  "))?;
         }
         let shown: Vec<usize> = (0..self.columns())
             .filter(|column| *column < ALWAYS || self.varies(*column))
             .collect();
-        let causes: Vec<Blocked> = Blocked::ALL
+        let causes: Vec<Limit> = Limit::ALL
             .into_iter()
             .filter(|cause| {
-                *cause == Blocked::Querier
+                *cause == Limit::QuerierBudget
                     || self
                         .runs
                         .iter()
@@ -131,13 +176,13 @@ impl<'a> Sweep<'a> {
         let attacked = self.runs.iter().any(|run| run.outcome.resilience.is_some());
         let mut header: Vec<String> = shown
             .iter()
-            .map(|column| self.parameters[0][*column].0.to_owned())
+            .map(|column| in_two_lines(self.parameters[0][*column].name))
             .collect();
         header.extend(["median", "p95"].map(str::to_owned));
         header.extend(
             causes
                 .iter()
-                .map(|cause| format!("by {}", short_name(*cause))),
+                .map(|cause| in_two_lines(&format!("by {cause}"))),
         );
         if attacked {
             header.extend(["taken", "bounds"].map(str::to_owned));
@@ -150,7 +195,7 @@ impl<'a> Sweep<'a> {
                 let outcome = &run.outcome;
                 let mut row: Vec<String> = shown
                     .iter()
-                    .map(|column| parameters[*column].1.clone().unwrap_or_else(none))
+                    .map(|column| parameters[*column].shown())
                     .collect();
                 row.extend([outcome.error(50.0), outcome.error(95.0)].map(percent));
                 row.extend(
@@ -176,31 +221,33 @@ impl<'a> Sweep<'a> {
         writeln!(text, "{}\n", output::table(header, rows))?;
         writeln!(
             text,
-            "Limits in epsilons; the error of batches; the share of reports blocked, by first cause."
+            "Limits are in epsilons. Median and p95 are errors of batches. The columns \"by …\" \
+             are the\nshares of reports that were blocked, by first cause."
         )?;
         if attacked {
             writeln!(
                 text,
-                "Taken: what attackers took, on average, of the global budgets that anything was taken \
-                 from.\nBounds: whether the resilience theorem held on every device and batch; without \
-                 quotas it says nothing.\nUnless told otherwise, attackers own {}.",
+                "Taken: the average that attackers took from those global budgets that were used.\n\
+                 Bounds: whether the resilience theorem held on every device and batch. It needs \
+                 quotas.\n\
+                 By default, attackers own {}.",
                 source.owned()
             )?;
         }
         Ok(text)
     }
 
-    /// Every parameter and result; errors and shares are fractions.
+    /// All parameters and results as CSV. Errors and shares are fractions.
     pub(crate) fn to_csv(&self) -> String {
         let mut csv = String::new();
         let names = self.parameters.first().into_iter().flatten();
-        let mut header: Vec<String> = names.map(|(name, _)| (*name).to_owned()).collect();
+        let mut header: Vec<String> = names.map(|it| it.key.to_owned()).collect();
         header.extend(["median", "p95", "batches"].map(str::to_owned));
-        header.extend(Blocked::ALL.map(|cause| format!("blocked:{}", cause.name())));
+        header.extend(Limit::ALL.map(|cause| format!("blocked:{}", cause.key())));
         header.extend(
             [
-                "globalConsumed:honest",
-                "globalConsumed:attacker",
+                "globalBudgetConsumed:honest",
+                "globalBudgetConsumed:attacker",
                 "boundsHeld",
             ]
             .map(str::to_owned),
@@ -212,11 +259,11 @@ impl<'a> Sweep<'a> {
             let number = |number: Option<f64>| number.map(|it| it.to_string()).unwrap_or_default();
             let mut row: Vec<String> = parameters
                 .iter()
-                .map(|(_, value)| value.clone().unwrap_or_default())
+                .map(|it| it.value.clone().unwrap_or_default())
                 .collect();
             row.extend([outcome.error(50.0), outcome.error(95.0)].map(number));
             row.push(outcome.batches.len().to_string());
-            row.extend(Blocked::ALL.map(|cause| number(outcome.blocked_share(cause))));
+            row.extend(Limit::ALL.map(|cause| number(outcome.blocked_share(cause))));
             let (honest, attacker) = outcome.spent.mean().unzip();
             row.extend([honest, attacker].map(number));
             let held = outcome.resilience.as_ref().map(Resilience::hold);
@@ -227,12 +274,12 @@ impl<'a> Sweep<'a> {
         csv
     }
 
-    /// A line for each combination of the other parameters, over the one with the most values.
+    /// A figure over the parameter with the most values. Each combination of the others is a line.
     pub(crate) fn to_figure(&self) -> String {
         let values = |column: usize| -> Vec<String> {
             let mut values: Vec<String> = Vec::new();
             for run in &self.parameters {
-                let value = run[column].1.clone().unwrap_or_else(none);
+                let value = run[column].shown();
                 if !values.contains(&value) {
                     values.push(value);
                 }
@@ -249,8 +296,8 @@ impl<'a> Sweep<'a> {
             Some(numbers) => Chart::numbers(numbers),
             None => Chart::names(names.clone()),
         };
-        let place = |value: &Option<String>| {
-            let value = value.clone().unwrap_or_else(none);
+        let place = |parameter: &Parameter| {
+            let value = parameter.shown();
             let at = names.iter().position(|name| *name == value).unwrap_or(0);
             ticks[at].0
         };
@@ -258,12 +305,12 @@ impl<'a> Sweep<'a> {
         for (run, parameters) in self.runs.iter().zip(&self.parameters) {
             let others: Vec<String> = (0..self.columns())
                 .filter(|column| *column != most && (*column < ALWAYS || self.varies(*column)))
-                .map(|column| match &parameters[column] {
-                    ("profile", value) => value.clone().unwrap_or_else(none),
-                    ("attacker", Some(name)) if name == "none" => "no attack".to_owned(),
-                    ("attacker", value) => value.clone().unwrap_or_else(none),
-                    (name, value) => {
-                        format!("{name} {}", value.clone().unwrap_or_else(none))
+                .map(|column| {
+                    let parameter = &parameters[column];
+                    match (parameter.name, parameter.shown()) {
+                        ("attacker", name) if name == "none" => "no attack".to_owned(),
+                        ("profile" | "attacker", name) => name,
+                        (name, value) => format!("{name} {value}"),
                     }
                 })
                 .collect();
@@ -272,7 +319,7 @@ impl<'a> Sweep<'a> {
             else {
                 continue;
             };
-            let x = place(&parameters[most].1);
+            let x = place(&parameters[most]);
             for (name, stroke, y) in [
                 (format!("{name}, median"), Stroke::Solid, median),
                 (format!("{name}, p95"), Stroke::Dashed, p95),
@@ -298,7 +345,7 @@ impl<'a> Sweep<'a> {
         }
         let mut ticks = ticks;
         ticks.sort_by(|one, next| one.0.total_cmp(&next.0));
-        let name = self.parameters.first().map_or("", |run| run[most].0);
+        let name = self.parameters.first().map_or("", |run| run[most].name);
         let chart = Chart {
             title: format!("Error over {name}"),
             x_label: name.to_owned(),
@@ -319,12 +366,13 @@ fn percent(share: Option<f64>) -> String {
     share.map_or_else(none, |share| format!("{:.1}%", 100.0 * share))
 }
 
-fn short_name(cause: Blocked) -> &'static str {
-    match cause {
-        Blocked::DomainCap => "cap",
-        Blocked::Querier => "querier",
-        Blocked::Global => "global",
-        Blocked::ImpressionSite => "imp. site",
-        Blocked::ConversionSite => "conv. site",
+/// A heading on two lines, which keeps its column narrow.
+fn in_two_lines(name: &str) -> String {
+    let middle = name.len() / 2;
+    let breaks = name.match_indices([' ', '-']);
+    match breaks.min_by_key(|(at, _)| at.abs_diff(middle)) {
+        Some((at, "-")) => format!("{}-\n{}", &name[..at], &name[at + 1..]),
+        Some((at, _)) => format!("{}\n{}", &name[..at], &name[at + 1..]),
+        None => name.to_owned(),
     }
 }

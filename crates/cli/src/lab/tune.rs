@@ -1,82 +1,100 @@
-//! `bigbird tune`: from logs to capacities, and what to expect of them.
+//! `bigbird tune`: limits computed from logs, and the errors to expect under them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use bigbird::{FilterKind, MicroEpsilon, Policy, Profile};
+use bigbird::{FilterKind, Limit, MicroEpsilon, Policy, Profile};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::describe::{Description, Estimate};
 use bigbird_lab::experiment::Experiment;
 use bigbird_lab::resilience::Resilience;
-use bigbird_lab::simulate::{Laboratory, Outcome};
+use bigbird_lab::simulate::{Laboratory, RunResult};
 use bigbird_lab::text::grouped;
 use bigbird_lab::tune;
 use serde_json::{Value, json};
 
-use super::source::Source;
+use super::source::WorkloadSource;
 use crate::progress::Bar;
-use crate::{Failed, Finished, output};
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The paper's three steps: the querier budget is given; what devices do at a percentile gives N conversion
-sites, M impression sites and n conversion sites for each impression site; the closed form gives
-capacities that serve them. Then the workload is replayed under these capacities, under smaller
-impression-site quotas and under twice the global budget, without attack and under every attacker, so
-that you can decide.
+Tuning follows the paper's three steps:
+  1. You choose the querier budget.
+  2. A percentile of devices gives N conversion sites, M impression sites, and n conversion sites
+     for each impression site.
+  3. The closed form gives limits that serve these devices.
 
-  bigbird tune logs.parquet --columns device=user,time=ts --time-unit seconds --time-origin 1700000000
+The workload is then replayed under these limits, under smaller impression-site quotas, and under
+twice the global budget. Each is tried without attack and under every attacker. You decide.
+
+  bigbird tune logs.csv --columns device=user,time=ts --time-unit seconds --time-origin 1700000000
   bigbird tune logs.csv --percentile 50,85,99
   bigbird tune --exact --attacker random,omniscient")]
-pub(crate) struct Args {
+pub(crate) struct TuneArgs {
     #[command(flatten)]
-    source: Source,
-    /// The percentage of devices to serve; several for a table
+    source: WorkloadSource,
+    /// Percentages of devices to serve, from 0 to 100
     #[arg(long, value_delimiter = ',', default_value = "85")]
     percentile: Vec<f64>,
-    /// Count which sites really pay, on the devices and in the epochs where anything is paid, by running
-    /// attribution, instead of the paper's statistics of devices
+    /// Run attribution to count which sites pay
+    ///
+    /// Devices and epochs in which nothing is paid are left out.
+    ///
+    /// Without this flag, the paper's statistics of devices are used.
     #[arg(long)]
     exact: bool,
-    /// The querier budget, in epsilons
-    #[arg(long, value_name = "EPSILON", default_value_t = 1.0)]
-    querier: f64,
-    /// r: the share of a querier budget that intermediaries spend on one conversion site
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    intermediaries: f64,
-    /// The domain cap, in sites of a user action
-    #[arg(long, value_name = "SITES", default_value_t = 2)]
-    cap: u32,
+    /// Querier budget, in epsilons
+    #[arg(long, alias = "querier", value_name = "EPSILON", default_value_t = 1.0)]
+    querier_budget: f64,
+    /// r: share that intermediaries spend
+    ///
+    /// What intermediaries spend on one conversion site, as a share of a querier budget.
+    #[arg(
+        long,
+        alias = "intermediaries",
+        value_name = "SHARE",
+        default_value_t = 0.0
+    )]
+    intermediary_share: f64,
+    /// Domain cap (κ): sites one user action may involve
+    #[arg(long, alias = "cap", value_name = "SITES", default_value_t = 2)]
+    domain_cap: u32,
     /// Attackers to try, or none [default: all]
+    ///
+    /// `bigbird simulate --help` lists their names.
     #[arg(long, alias = "attackers", value_name = "NAME", value_delimiter = ',')]
     attacker: Vec<String>,
-    /// Print it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Capacities to choose from.
+/// Limits to choose from.
 struct Choice {
-    /// The percentile they serve, or none for others around it.
+    /// The percentile that they serve, or none for the variants of such limits.
     percentile: Option<f64>,
     estimate: Estimate,
     policy: Policy,
-    /// Without attack, and under each attacker.
-    outcomes: Vec<Arc<Outcome>>,
+    /// The results without attack, and under each attacker.
+    outcomes: Vec<Arc<RunResult>>,
 }
 
-pub(crate) fn run(args: &Args) -> Finished {
+pub(crate) fn run(args: &TuneArgs) -> CommandResult {
     let (seed, threads) = args.source.one()?;
     let attackers = args.attackers()?;
     for percentile in &args.percentile {
         if !(0.0..=100.0).contains(percentile) {
             let why = format!("--percentile must be in [0, 100], got {percentile}");
-            return Err(Failed::because(why));
+            return Err(CommandError::because(why));
         }
     }
-    if !(args.querier > 0.0 && args.querier.is_finite()) {
-        let why = format!("--querier must be a number above 0, got {}", args.querier);
-        return Err(Failed::because(why));
+    if !(args.querier_budget > 0.0 && args.querier_budget.is_finite()) {
+        let why = format!(
+            "--querier-budget must be a number above 0, got {}",
+            args.querier_budget
+        );
+        return Err(CommandError::because(why));
     }
     let workload = args.source.workload(seed)?;
     let laboratory = args.source.laboratory(&workload, threads)?;
@@ -91,17 +109,18 @@ pub(crate) fn run(args: &Args) -> Finished {
     };
     let mut choices: Vec<Choice> = Vec::new();
     for &percentile in &args.percentile {
-        let r = args.intermediaries;
+        let r = args.intermediary_share;
         let estimate = match &exact {
             Some(exact) => exact.parameters(percentile, r)?,
             None => tune::conservative(&description, percentile, r)?,
         };
         let Some(estimate) = estimate else {
-            return Err(Failed::because(
+            return Err(CommandError::because(
                 "no device converts after an impression: there is nothing to tune for",
             ));
         };
-        let policy = Policy::from_workload(args.querier, &estimate.parameters, args.cap)?;
+        let policy =
+            Policy::for_workload(args.querier_budget, &estimate.parameters, args.domain_cap)?;
         choices.push(Choice {
             percentile: Some(percentile),
             estimate,
@@ -147,14 +166,14 @@ pub(crate) fn run(args: &Args) -> Finished {
     Ok((text, good))
 }
 
-/// Capacities around those of the closed form: half the impression-site quota, and half of that, as
-/// long as it serves one querier; and all of these with twice the global budget.
-fn others(policy: &Policy) -> Result<Vec<Policy>, Failed> {
+/// Variants of the limits of the closed form. The impression-site quota is halved repeatedly, as
+/// long as it serves one querier. Each of these quotas is also tried with twice the global budget.
+fn others(policy: &Policy) -> Result<Vec<Policy>, CommandError> {
     let capacities = policy.capacities();
     let amounts = [
-        capacities.global,
-        capacities.impression_site,
-        capacities.conversion_site,
+        capacities.global_budget,
+        capacities.impression_site_quota,
+        capacities.conversion_site_quota,
     ]
     .map(bigbird::Capacity::amount);
     let [Some(global), Some(quota), Some(least)] = amounts else {
@@ -171,8 +190,8 @@ fn others(policy: &Policy) -> Result<Vec<Policy>, Failed> {
         for quota in &quotas {
             let other = policy
                 .to_builder()
-                .global(global.to_epsilon())
-                .impression_site(quota.to_epsilon())
+                .global_budget(global.to_epsilon())
+                .impression_site_quota(quota.to_epsilon())
                 .build()?;
             if other != *policy {
                 others.push(other);
@@ -182,8 +201,8 @@ fn others(policy: &Policy) -> Result<Vec<Policy>, Failed> {
     Ok(others)
 }
 
-impl Args {
-    fn attackers(&self) -> Result<Vec<&'static dyn Attacker>, Failed> {
+impl TuneArgs {
+    fn attackers(&self) -> Result<Vec<&'static dyn Attacker>, CommandError> {
         if self.attacker.is_empty() {
             return Ok(attackers::ALL.to_vec());
         }
@@ -193,8 +212,8 @@ impl Args {
             .map(|name| {
                 attackers::by_name(name).ok_or_else(|| {
                     let names = attackers::ALL.map(Attacker::name).join(", ");
-                    Failed::because(format!(
-                        "--attacker: there is no attacker `{name}`; there are none, {names}"
+                    CommandError::because(format!(
+                        "--attacker: unknown attacker `{name}`; use one of: none, {names}"
                     ))
                 })
             })
@@ -207,14 +226,14 @@ impl Args {
         policy: &Policy,
         attacker: Option<&'static dyn Attacker>,
         seed: u64,
-    ) -> Result<Arc<Outcome>, Failed> {
+    ) -> Result<Arc<RunResult>, CommandError> {
         let experiment = Experiment {
             profile: Profile::BigBird,
             policy: policy.clone(),
             attack: attacker.map(|attacker| {
                 let strength = Strength {
                     conversion_sites: self.source.of_ten_sites(),
-                    ..Strength::of_paper(Some(self.cap))
+                    ..Strength::of_paper(Some(self.domain_cap))
                 };
                 (attacker, strength)
             }),
@@ -228,7 +247,7 @@ fn epsilons(policy: &Policy, kind: FilterKind) -> f64 {
     capacity.map_or(f64::INFINITY, MicroEpsilon::to_epsilon)
 }
 
-fn tuned_json(args: &Args, choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Value {
+fn tuned_json(args: &TuneArgs, choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Value {
     let choices: Vec<Value> = choices
         .iter()
         .map(|choice| {
@@ -250,11 +269,13 @@ fn tuned_json(args: &Args, choices: &[Choice], attackers: &[&'static dyn Attacke
                 "conversionSites": conversion_sites,
                 "impressionSites": impression_sites,
                 "fanOut": fan_out,
-                "querier": epsilons(&choice.policy, FilterKind::Querier),
-                "global": epsilons(&choice.policy, FilterKind::Global),
-                "impressionSite": epsilons(&choice.policy, FilterKind::ImpressionSite),
-                "conversionSite": epsilons(&choice.policy, FilterKind::ConversionSite),
-                "cap": args.cap,
+                Limit::QuerierBudget.key(): epsilons(&choice.policy, FilterKind::QuerierBudget),
+                Limit::GlobalBudget.key(): epsilons(&choice.policy, FilterKind::GlobalBudget),
+                Limit::ImpressionSiteQuota.key():
+                    epsilons(&choice.policy, FilterKind::ImpressionSiteQuota),
+                Limit::ConversionSiteQuota.key():
+                    epsilons(&choice.policy, FilterKind::ConversionSiteQuota),
+                Limit::DomainCap.key(): args.domain_cap,
                 "predicted": predicted,
             })
         })
@@ -263,15 +284,15 @@ fn tuned_json(args: &Args, choices: &[Choice], attackers: &[&'static dyn Attacke
 }
 
 fn tell(
-    args: &Args,
+    args: &TuneArgs,
     description: &Description,
     choices: &[Choice],
     attackers: &[&'static dyn Attacker],
-) -> Result<String, Failed> {
+) -> Result<String, CommandError> {
     let mut text = String::new();
     writeln!(
         text,
-        "{}: {} devices, {} impressions, {} conversions.\n",
+        "Workload: {}\n{} devices, {} impressions, {} conversions\n",
         args.source,
         grouped(description.devices),
         grouped(description.impressions),
@@ -279,15 +300,16 @@ fn tell(
     )?;
     writeln!(
         text,
-        "What devices do{}, and capacities that serve it (querier budget {}, r = {}, cap {}):",
+        "N, M and n {}, and the limits that serve them\n\
+         (querier budget {}, r = {}, domain cap {}):",
         if args.exact {
-            ", by running attribution"
+            "by running attribution"
         } else {
-            ", by the paper's statistics of devices"
+            "by the paper's statistics of devices"
         },
-        args.querier,
-        args.intermediaries,
-        args.cap
+        args.querier_budget,
+        args.intermediary_share,
+        args.domain_cap
     )?;
     let header = [
         "percentile",
@@ -304,9 +326,9 @@ fn tell(
         row.extend(choice.estimate.numbers.map(|number| number.to_string()));
         row.extend(
             [
-                FilterKind::Global,
-                FilterKind::ImpressionSite,
-                FilterKind::ConversionSite,
+                FilterKind::GlobalBudget,
+                FilterKind::ImpressionSiteQuota,
+                FilterKind::ConversionSiteQuota,
             ]
             .map(|kind| epsilons(&choice.policy, kind).to_string()),
         );
@@ -316,11 +338,11 @@ fn tell(
     writeln!(text, "{}\n", output::table(header, served))?;
     writeln!(
         text,
-        "The median error of honest batches to expect, without attack and under each attacker:"
+        "The expected median error of honest batches, without attack and under each attacker:"
     )?;
     let capacities = |choice: &Choice| {
-        let global = epsilons(&choice.policy, FilterKind::Global);
-        let quota = epsilons(&choice.policy, FilterKind::ImpressionSite);
+        let global = epsilons(&choice.policy, FilterKind::GlobalBudget);
+        let quota = epsilons(&choice.policy, FilterKind::ImpressionSiteQuota);
         let percentile = choice.percentile.map(|it| format!(" (p{it})"));
         format!("{global}, {quota}{}", percentile.unwrap_or_default())
     };
@@ -347,7 +369,8 @@ fn tell(
     for choice in choices.iter().filter(broken) {
         writeln!(
             text,
-            "Under {} an attacker broke the bounds of the theorem.",
+            "An attacker broke a bound of the resilience theorem under {} (global budget, \
+             impression-site quota).",
             capacities(choice)
         )?;
     }
@@ -355,10 +378,12 @@ fn tell(
     Ok(text)
 }
 
-/// Attackers that a real one can be: none of them knows more than it can, or was let in by its victim.
+/// The attackers that can exist in reality: they know only what they can know, and no victim has to
+/// let them in.
 const REAL: [&str; 4] = ["random", "naive", "intermediaries", "slow"];
 
-/// Names the most private choice that costs honest sites nothing and holds real attackers.
+/// Names the most private choice that costs honest sites nothing and limits the harm that real
+/// attackers do.
 fn verdict(
     choices: &[Choice],
     attackers: &[&'static dyn Attacker],
@@ -389,7 +414,7 @@ fn verdict(
         .iter()
         .filter(|choice| median(choice, 0) <= COST * best && worst(choice) <= HARM * best)
         .min_by(|one, other| {
-            let global = |choice: &Choice| epsilons(&choice.policy, FilterKind::Global);
+            let global = |choice: &Choice| epsilons(&choice.policy, FilterKind::GlobalBudget);
             global(one)
                 .total_cmp(&global(other))
                 .then(worst(one).total_cmp(&worst(other)))
@@ -398,16 +423,18 @@ fn verdict(
     match good {
         Some(choice) => writeln!(
             text,
-            "\nOf these, a global budget of {} with an impression-site quota of {} is the most private that\n\
-             costs nothing without attack and holds ({names}) within {HARM} times that error.",
-            epsilons(&choice.policy, FilterKind::Global),
-            epsilons(&choice.policy, FilterKind::ImpressionSite),
+            "\nOf these choices, a global budget of {} with an impression-site quota of {} is the\n\
+             most private one that costs honest sites nothing without attack and, under attack\n\
+             ({names}), keeps their error within {HARM} times the error without attack.",
+            epsilons(&choice.policy, FilterKind::GlobalBudget),
+            epsilons(&choice.policy, FilterKind::ImpressionSiteQuota),
         ),
         None => writeln!(
             text,
-            "\nNone of these costs nothing without attack and holds ({names}) within {HARM} times that\n\
-             error. A larger global budget is less private; a cap of 1 involves fewer sites: `bigbird\n\
-             simulate` tries both.",
+            "\nNo choice both costs honest sites nothing without attack and, under attack\n\
+             ({names}), keeps their error within {HARM} times the error without attack.\n\
+             A larger global budget is less private. A domain cap of 1 involves fewer sites.\n\
+             Try both with `bigbird simulate`.",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! `bigbird workload`: what a workload contains, and writing it.
+//! `bigbird workload`: workloads, described or written to files.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,26 +9,29 @@ use bigbird_lab::workload::write;
 use bigbird_lab::workload::{QuerierOptions, Workload};
 use serde_json::{Value, json};
 
-use super::source::Source;
-use crate::{Failed, Finished, output};
+use super::source::WorkloadSource;
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
-    /// Say what a workload contains, beside the paper's numbers
+pub(crate) enum WorkloadCommand {
+    /// Describe a workload, next to the paper's numbers
     Describe(DescribeArgs),
-    /// Write a workload as a table, or as the artifact's prepared files
+    /// Write a workload as a table, or as prepared files like those of the paper's artifact
     Write(WriteArgs),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Examples:
   bigbird workload write --scale 0.01 --to logs.csv
   bigbird workload write --scale 1 --to prepared
   bigbird workload write --criteo-raw DIR --to logs.parquet")]
 pub(crate) struct WriteArgs {
     #[command(flatten)]
-    source: Source,
-    /// A table, if it ends in .csv, .parquet or .pqt; or else a folder for prepared files
+    source: WorkloadSource,
+    /// File for a table, or folder for prepared files
+    ///
+    /// A path that ends in .csv, .parquet or .pqt is a table. Any other path is a folder.
     #[arg(long, value_name = "PATH")]
     to: PathBuf,
 }
@@ -36,20 +39,20 @@ pub(crate) struct WriteArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]
-    source: Source,
-    /// Print it as JSON
+    source: WorkloadSource,
+    /// Print the description as JSON
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn run(command: &Command) -> Finished {
+pub(crate) fn run(command: &WorkloadCommand) -> CommandResult {
     match command {
-        Command::Describe(args) => describe(args),
-        Command::Write(args) => write_workload(args),
+        WorkloadCommand::Describe(args) => describe(args),
+        WorkloadCommand::Write(args) => write_workload(args),
     }
 }
 
-fn write_workload(args: &WriteArgs) -> Finished {
+fn write_workload(args: &WriteArgs) -> CommandResult {
     let (seed, _) = args.source.one()?;
     let workload = args.source.workload(seed)?;
     let extension = args.to.extension().and_then(std::ffi::OsStr::to_str);
@@ -60,7 +63,7 @@ fn write_workload(args: &WriteArgs) -> Finished {
         false => write::write_prepared(&workload, &args.to)?,
     }
     let text = format!(
-        "{} devices and {} events, written to {}\n",
+        "Wrote {} devices and {} events to {}\n",
         grouped(workload.devices() as u64),
         grouped(workload.len() as u64),
         args.to.display()
@@ -68,7 +71,7 @@ fn write_workload(args: &WriteArgs) -> Finished {
     Ok((text, true))
 }
 
-fn describe(args: &DescribeArgs) -> Finished {
+fn describe(args: &DescribeArgs) -> CommandResult {
     let (seed, _) = args.source.one()?;
     let workload = args.source.workload(seed)?;
     let description = Description::new(&workload, args.source.lookback_epochs())?;
@@ -134,11 +137,11 @@ fn tell(
     description: &Description,
     workload: &Workload,
     queriers: usize,
-) -> Result<String, Failed> {
+) -> Result<String, CommandError> {
     let mut text = String::new();
     let size = args.source.size();
     let of_paper = |count: f64| size.map_or("–".to_owned(), |size| rounded(count * size));
-    writeln!(text, "{}\n", args.source)?;
+    writeln!(text, "Workload: {}\n", args.source)?;
     let median = |percentile: Option<u32>| percentile.map_or("–".to_owned(), |it| it.to_string());
     let rows = [
         ("devices", grouped(description.devices), of_paper(1.4e6)),
@@ -195,10 +198,11 @@ fn tell(
         writeln!(text, "Epochs {first} to {last}.")?;
     }
     let shares = |sites: &[(u32, u64)], names: &[String], all: u64| {
-        #[expect(clippy::cast_precision_loss, reason = "shares are for people")]
+        #[expect(clippy::cast_precision_loss, reason = "a share is only shown")]
         let share = |count: u64| 100.0 * count as f64 / all.max(1) as f64;
-        let of =
-            |(site, count): &(u32, u64)| format!("{} {:.1}%", names[*site as usize], share(*count));
+        let of = |(site, count): &(u32, u64)| {
+            format!("{} ({:.1}%)", names[*site as usize], share(*count))
+        };
         sites.iter().map(of).collect::<Vec<_>>().join(", ")
     };
     writeln!(
@@ -249,9 +253,11 @@ fn tell(
     writeln!(text, "{}\n", output::table(header, rows))?;
     writeln!(
         text,
-        "In each epoch of a device, N: unique conversion sites. M: unique impression sites. n: unique\n\
-         conversion sites for an impression site. The paper's N and n are even at\n\
-         every percentile and look doubled, probably by counting clicks and landed clicks apart."
+        "N, M and n are counted in each epoch of a device.\n\
+         N: distinct conversion sites. M: distinct impression sites.\n\
+         n: distinct conversion sites for one impression site.\n\
+         The paper's N and n are even at every percentile and look doubled, probably because it\n\
+         counts clicks and landed clicks separately."
     )?;
     Ok(text)
 }

@@ -1,5 +1,5 @@
-//! What the tests of the command share.
-#![allow(dead_code, reason = "not every test uses all of it")]
+//! Helpers that the tests of the command share.
+#![allow(dead_code, reason = "not every test uses every helper")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 pub(crate) const SERVICE: &str = "https://agg.example";
 
-/// A folder that goes away with the test.
+/// A folder that is removed when the test ends.
 pub(crate) fn folder() -> Folder {
     Folder::below(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Runs the command with arguments that have no spaces.
+/// Runs the command. Its arguments contain no spaces.
 pub(crate) fn bigbird(arguments: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bigbird"))
         .args(arguments.split_whitespace())
@@ -23,14 +23,14 @@ pub(crate) fn bigbird(arguments: &str) -> Output {
         .unwrap()
 }
 
-/// What it prints as JSON.
+/// The JSON that the command prints.
 pub(crate) fn parsed(arguments: &str) -> Value {
     let output = bigbird(arguments);
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Exit status and what standard error says.
+/// The exit status and the standard error of a command that fails.
 pub(crate) fn refused(arguments: &str) -> (i32, String) {
     let output = bigbird(arguments);
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -42,13 +42,13 @@ pub(crate) fn refused(arguments: &str) -> (i32, String) {
 
 /// A running `bigbird agent`.
 #[derive(Debug)]
-pub(crate) struct Agent {
+pub(crate) struct AgentProcess {
     pub(crate) process: Child,
     pub(crate) input: Option<ChildStdin>,
     pub(crate) output: BufReader<ChildStdout>,
 }
 
-/// The arguments of an agent on a store and a test clock, which shows histograms.
+/// The arguments of an agent with a store and a test clock that shows histograms.
 pub(crate) fn arguments(store: &Path) -> Vec<String> {
     let store = store.display().to_string();
     let fixed = [
@@ -62,7 +62,7 @@ pub(crate) fn arguments(store: &Path) -> Vec<String> {
     arguments
 }
 
-impl Agent {
+impl AgentProcess {
     pub(crate) fn start(arguments: &[String]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_bigbird"))
             .arg("agent")
@@ -90,13 +90,13 @@ impl Agent {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
     }
 
-    /// Sends a request, and reads the answer.
+    /// Sends a request and reads the answer.
     pub(crate) fn ask(&mut self, request: &Value) -> Value {
         self.send(&request.to_string());
         self.receive()
     }
 
-    /// Ends its input, and says whether it ended well.
+    /// Ends the input of the agent. True if the agent then succeeds.
     pub(crate) fn end(mut self) -> bool {
         drop(self.input.take());
         self.process.wait().unwrap().success()

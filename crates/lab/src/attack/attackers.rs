@@ -1,9 +1,12 @@
-//! The attackers of the paper's evaluation, of its examples and of its limitations.
+//! The attackers of the paper's evaluation, of its examples and of its limitations, and a slow one.
 
-use super::{Attacker, Audience, LISTED, LISTED_NOW, Quotas, Stage, Strength, VISITED, Visit};
+use super::{
+    AttackStage, Attacker, HeardVisits, LISTED, LISTED_NOW, Quotas, SiteVisit, Strength, VISITED,
+};
 
-/// The paper's random attacker: each request lists a random 35% of the pool as impression sites,
-/// avoiding Sybils of this user action and, as long as possible, those already listed in it.
+/// The paper's random attacker. Each request lists a random share of the pool as impression sites:
+/// 35% by default. It avoids the Sybils that the user visits in this user action and, as long as
+/// possible, those that an earlier request of this user action listed.
 #[derive(Debug, Clone, Copy)]
 pub struct Random {
     /// The share of the pool that each request lists.
@@ -21,7 +24,7 @@ impl Attacker for Random {
         "random"
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         let Strength { sybils, visits, .. } = stage.strength();
         #[expect(
             clippy::cast_possible_truncation,
@@ -38,7 +41,7 @@ impl Attacker for Random {
             stage.save(sybil);
             list.clear();
             stage.choose(listed, VISITED | LISTED, LISTED_NOW, &mut list);
-            // Too few are left: again those of earlier requests.
+            // Too few are left, so Sybils of earlier requests are listed again.
             let missing = listed - list.len();
             if missing > 0 {
                 stage.choose(missing, VISITED | LISTED_NOW, LISTED_NOW, &mut list);
@@ -53,8 +56,9 @@ impl Attacker for Random {
     }
 }
 
-/// The paper's omniscient attacker: it knows every quota, uses Sybils without an impression first,
-/// and asks only about Sybils whose quota still covers a report, each at most once in a user action.
+/// The paper's omniscient attacker. It knows every quota, and first uses Sybils that have no
+/// impression yet. It asks only about Sybils whose impression-site quota still covers a report,
+/// about each at most once in a user action.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Omniscient;
 
@@ -63,7 +67,7 @@ impl Attacker for Omniscient {
         "omniscient"
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         let Strength { sybils, visits, .. } = stage.strength();
         let mut targets = std::mem::take(&mut stage.memory.listed);
         let mut visited = std::mem::take(&mut stage.memory.chosen);
@@ -87,9 +91,9 @@ impl Attacker for Omniscient {
     }
 }
 
-/// The paper's naive attacker: leads the user through as many Sybils as it visits, and each asks
-/// about all Sybils at once. Where deductions are atomic, one Sybil without quota makes the whole
-/// request fail.
+/// The paper's naive attacker. It leads the user through [`Strength::visits`] Sybils, and each asks
+/// about all Sybils at once. Where charges are atomic, one Sybil whose quota is depleted makes the
+/// whole request fail.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Naive;
 
@@ -98,7 +102,7 @@ impl Attacker for Naive {
         "naive"
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         let Strength { sybils, visits, .. } = stage.strength();
         let mut visited = std::mem::take(&mut stage.memory.chosen);
         let mut all = std::mem::take(&mut stage.memory.listed);
@@ -116,9 +120,10 @@ impl Attacker for Naive {
     }
 }
 
-/// The paper's other example (figure "Sybils as intermediaries"): Sybils that are embedded in one
-/// site of the attacker's save impressions there and ask for reports there, each from a querier
-/// budget of its own. The domain cap sees one site; that site's two quotas pay for all of them.
+/// The paper's other example (figure "Sybils as intermediaries"). Sybils that are embedded in one
+/// site of the attacker save impressions there and request reports there, each with its own querier
+/// budget. The domain cap counts only that one site, and the two quotas of that site pay for all
+/// Sybils.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Intermediaries;
 
@@ -134,7 +139,7 @@ impl Attacker for Intermediaries {
         }
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         let home = stage.home();
         for sybil in 0..stage.strength().sybils {
             stage.save_embedded(sybil, home);
@@ -143,9 +148,9 @@ impl Attacker for Intermediaries {
     }
 }
 
-/// Paces itself: in each user action it uses one Sybil, the next of the pool, and asks about the one
-/// of the action before. No domain cap and no limit on bursts sees anything unusual; only quotas
-/// that hold for the whole epoch bound it.
+/// An attacker that paces itself. In each user action it uses one Sybil, the next of the pool, and
+/// asks about the Sybil of the action before. Neither a domain cap nor a limit on bursts notices
+/// anything. Only quotas that last for the whole epoch bound it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slow;
 
@@ -154,7 +159,7 @@ impl Attacker for Slow {
         "slow"
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         let sybils = stage.strength().sybils.max(1);
         let sybil = stage.earlier_actions() % sybils;
         stage.save(sybil);
@@ -164,9 +169,10 @@ impl Attacker for Slow {
     }
 }
 
-/// Drains the quota of one honest conversion site that embeds it (the paper's limitations): wherever
-/// the site's ads are shown it saves impressions on a Sybil's page, and on its conversions it asks,
-/// as several intermediaries, about those. Sites that have nothing to do with it are not harmed.
+/// Drains the conversion-site quota of one honest site that embeds it (the paper's limitations).
+/// Whenever the site's ads are shown, it saves impressions on a Sybil's page. When the site
+/// converts, several embedded Sybils request reports about those impressions. Sites that have
+/// nothing to do with the attacked site are not harmed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DrainConversionSite;
 
@@ -175,8 +181,8 @@ impl Attacker for DrainConversionSite {
         "drain-conversion-site"
     }
 
-    fn audience(&self) -> Audience {
-        Audience::OneConversionSite
+    fn audience(&self) -> HeardVisits {
+        HeardVisits::OneConversionSite
     }
 
     fn quotas(&self, strength: &Strength) -> Quotas {
@@ -186,15 +192,15 @@ impl Attacker for DrainConversionSite {
         }
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         let sybils = stage.strength().sybils.max(1);
         match stage.visit() {
-            Visit::Impression { .. } => {
+            SiteVisit::Impression { .. } => {
                 let sybil = stage.earlier_actions() % sybils;
                 let page = stage.site_of(sybil);
                 stage.save_embedded(sybil, page);
             }
-            Visit::Conversion { conversion_site } => {
+            SiteVisit::Conversion { conversion_site } => {
                 let actions = stage.earlier_actions();
                 for sybil in 0..actions.min(sybils) {
                     let page = stage.site_of(sybil);
@@ -205,8 +211,9 @@ impl Attacker for DrainConversionSite {
     }
 }
 
-/// Drains the quota of one honest impression site that shows its ads (the paper's limitations): it
-/// saves impressions there, and then as many Sybils as a user action admits ask about them.
+/// Drains the impression-site quota of one honest site that shows its ads (the paper's
+/// limitations). It saves impressions there, and then [`Strength::visits`] Sybils ask about them in
+/// each user action.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DrainImpressionSite;
 
@@ -215,8 +222,8 @@ impl Attacker for DrainImpressionSite {
         "drain-impression-site"
     }
 
-    fn audience(&self) -> Audience {
-        Audience::OneImpressionSite
+    fn audience(&self) -> HeardVisits {
+        HeardVisits::OneImpressionSite
     }
 
     fn quotas(&self, strength: &Strength) -> Quotas {
@@ -226,9 +233,9 @@ impl Attacker for DrainImpressionSite {
         }
     }
 
-    fn act(&self, stage: &mut Stage<'_>) {
+    fn act(&self, stage: &mut AttackStage<'_>) {
         let Strength { sybils, visits, .. } = stage.strength();
-        if let Visit::Impression { site, .. } = stage.visit() {
+        if let SiteVisit::Impression { site, .. } = stage.visit() {
             stage.memory.target = Some(site);
             stage.save_embedded(0, site);
         }
@@ -243,7 +250,7 @@ impl Attacker for DrainImpressionSite {
     }
 }
 
-/// Every attacker there is.
+/// All attackers.
 pub const ALL: [&'static dyn Attacker; 7] = [
     &Random { share: 0.35 },
     &Omniscient,
@@ -254,7 +261,7 @@ pub const ALL: [&'static dyn Attacker; 7] = [
     &DrainImpressionSite,
 ];
 
-/// The attacker of a name.
+/// The attacker with this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Attacker> {
     ALL.into_iter().find(|attacker| attacker.name() == name)
 }

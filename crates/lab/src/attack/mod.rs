@@ -1,17 +1,17 @@
-//! Attackers: who uses what users do on popular sites to drain other people's budgets.
+//! Attackers use visits to popular sites to drain the global budgets that honest queriers need.
 //!
-//! An attacker has a pool of Sybil domains, and hears of some visits: to sites it owns, or to pages
-//! it is embedded in. Each such visit is a user action, in which it may lead the user through its
-//! Sybils; each saves impressions and asks for reports, so that budget of the device is spent on
-//! nothing. What it can do and what it knows is a [`Stage`]; the attackers of the paper, and some
-//! more, are in [`attackers`].
+//! An attacker has a pool of Sybil domains. It hears of some visits: those to sites it owns, or to
+//! pages that embed it. Each such visit is a user action, in which the attacker may lead the user
+//! through its Sybils. Each Sybil saves impressions and requests reports, which spends the budget
+//! of the device on nothing. An [`AttackStage`] defines what an attacker can do and what it knows.
+//! The attackers of the paper, and some more, are in [`attackers`].
 //!
-//! To add one, implement [`Attacker`]. This one leads the user to one Sybil at random, and asks for
-//! whatever is on the device:
+//! To add an attacker, implement [`Attacker`]. This one leads the user to one Sybil at random, and
+//! requests a report about every Sybil that has an impression on the device:
 //!
 //! ```
 //! use bigbird::Profile;
-//! use bigbird_lab::attack::{Attack, Attacker, Stage, Strength};
+//! use bigbird_lab::attack::{Attack, Attacker, AttackStage, Strength};
 //! use bigbird_lab::simulate::Laboratory;
 //! use bigbird_lab::workload::synthetic::{Population, Preset};
 //! use bigbird_lab::workload::QuerierOptions;
@@ -23,7 +23,7 @@
 //!         "wanderer"
 //!     }
 //!
-//!     fn act(&self, stage: &mut Stage<'_>) {
+//!     fn act(&self, stage: &mut AttackStage<'_>) {
 //!         let sybil = stage.random_below(stage.strength().sybils);
 //!         let known = stage.with_impression().to_vec();
 //!         stage.save(sybil);
@@ -33,7 +33,8 @@
 //!
 //! let population = Population { preset: Preset::Published, scale: 0.002, seed: 1 };
 //! let workload = population.generate();
-//! let options = QuerierOptions { min_conversions_a_day: 10, min_batch: 200, ..Default::default() };
+//! let options =
+//!     QuerierOptions { min_conversions_a_day: 10, min_batch: 200, ..Default::default() };
 //! let laboratory = Laboratory::new(&workload, options, 2)?;
 //! let attack = Attack { attacker: &Wanderer, strength: Strength::of_paper(Some(2)), seed: 1 };
 //! let outcome = laboratory.run(&Profile::BigBird.policy(), Some(attack))?;
@@ -44,26 +45,26 @@
 pub mod attackers;
 
 use bigbird::{
-    AttributionQuery, Device, EpochIndex, Filter, Impression, ImpressionStore, Request, Saved,
-    SiteId, Timestamp, UserAction, Window, Workspace,
+    AttributionQuery, Device, EpochIndex, Filter, Impression, ImpressionStore, ReportRequest,
+    SaveResult, SiteId, Timestamp, UserAction, Window, Workspace,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-use crate::resilience::Tally;
+use crate::resilience::AttackTally;
 
-/// What an attacker does.
+/// The strategy of an attacker.
 pub trait Attacker: Send + Sync {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// The visits that it hears of: unless it says otherwise, those to the sites it owns.
-    fn audience(&self) -> Audience {
-        Audience::OwnedSites
+    /// The visits that it hears of. The default is the visits to the sites it owns.
+    fn audience(&self) -> HeardVisits {
+        HeardVisits::OwnedSites
     }
 
     /// The most quotas of each kind that it can use on a device in an epoch (M and N of the
-    /// resilience theorem): unless it says otherwise, one of each kind for every Sybil. A run in which
+    /// resilience theorem). The default is one quota of each kind for every Sybil. A run in which
     /// it uses more breaks its bounds.
     fn quotas(&self, strength: &Strength) -> Quotas {
         Quotas {
@@ -72,54 +73,54 @@ pub trait Attacker: Send + Sync {
         }
     }
 
-    /// Does what it does in one user action. It knows no more than the stage shows.
-    fn act(&self, stage: &mut Stage<'_>);
+    /// Acts in one user action. It knows only what the stage shows.
+    fn act(&self, stage: &mut AttackStage<'_>);
 }
 
 /// The visits that an attacker hears of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Audience {
+pub enum HeardVisits {
     /// Impressions and conversions on the sites it owns.
     OwnedSites,
-    /// Impressions for, and conversions on, the one conversion site of its first rank, which embeds
-    /// it.
+    /// Impressions for, and conversions on, one conversion site: the one at its first rank, which
+    /// embeds it.
     OneConversionSite,
-    /// Impressions on the one impression site of its first rank, which embeds it, and conversions on
-    /// the sites it owns.
+    /// Impressions on one impression site, the one at its first rank, which embeds it; and
+    /// conversions on the sites it owns.
     OneImpressionSite,
 }
 
-/// How many quotas of each kind.
+/// A number of quotas of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
-    /// Of impression sites (M).
+    /// Impression-site quotas (M).
     pub impression_sites: u32,
-    /// Of conversion sites (N).
+    /// Conversion-site quotas (N).
     pub conversion_sites: u32,
 }
 
-/// How strong an attacker is.
+/// The strength of an attacker: the sites and Sybils it owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strength {
-    /// How many Sybil domains it has.
+    /// The number of its Sybils.
     pub sybils: u32,
-    /// The rank of the first site it owns, among impression sites and among queriers; 1 is the
-    /// busiest.
+    /// The rank of the first site it owns, among impression sites and among queriers. The busiest
+    /// site has rank 1.
     pub first_rank: u32,
-    /// How many impression sites it owns from there on.
+    /// The number of impression sites it owns, from that rank on.
     pub impression_sites: u32,
-    /// How many queriers' sites it owns from there on.
+    /// The number of queriers' sites it owns, from that rank on.
     pub conversion_sites: u32,
-    /// How many Sybils it visits in one user action.
+    /// The number of Sybils that it leads the user to in one user action.
     pub visits: u32,
 }
 
 impl Strength {
-    /// How many Sybils there can be: more are as many.
+    /// The most Sybils. Larger numbers are clamped.
     pub const MAX_SYBILS: u32 = 10_000;
 
-    /// As in the paper: the ten busiest sites of each kind, 25 Sybils, and two more visits than the
-    /// domain cap lets pass, or 20 if there is none.
+    /// The strength in the paper: the ten busiest sites of each kind, 25 Sybils, and two more
+    /// visits than the domain cap allows, or 20 visits without a cap.
     pub fn of_paper(domain_cap: Option<u32>) -> Self {
         Self {
             sybils: 25,
@@ -134,11 +135,11 @@ impl Strength {
 /// An attack on every device.
 #[derive(Clone, Copy)]
 pub struct Attack<'a> {
-    /// What the attacker does.
+    /// The attacker.
     pub attacker: &'a dyn Attacker,
-    /// How strong it is.
+    /// The strength of the attacker.
     pub strength: Strength,
-    /// What its random choices follow from.
+    /// The seed of its random choices.
     pub seed: u64,
 }
 
@@ -152,25 +153,25 @@ impl std::fmt::Debug for Attack<'_> {
     }
 }
 
-/// What an attacker remembers of a device.
+/// The memory of an attacker about a device.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct AttackerMemory {
     rng: ChaCha8Rng,
     seed: u64,
     /// The Sybils to choose from.
     pool: Vec<u32>,
-    /// The Sybils that have an impression in `epoch`, in the order in which they got it.
+    /// The Sybils that have an impression in `epoch`, in the order of their first impression.
     with_impression: Vec<u32>,
     epoch: EpochIndex,
     sybils: Vec<SiteId>,
-    /// A site of its own that embeds Sybils.
+    /// The attacker's site that embeds Sybils.
     home: SiteId,
-    /// A site of others that it is after, once it was there.
+    /// The honest site that it attacks, once the user has visited it.
     target: Option<SiteId>,
     query: Option<AttributionQuery>,
     chosen: Vec<u32>,
     listed: Vec<u32>,
-    /// What is remembered of each Sybil during one user action.
+    /// The marks of each Sybil in the current user action.
     marks: Vec<u8>,
 }
 
@@ -179,11 +180,11 @@ const VISITED: u8 = 1;
 const LISTED: u8 = 2;
 const LISTED_NOW: u8 = 4;
 
-impl Memory {
-    /// The Sybils are numbered behind all other sites.
+impl AttackerMemory {
+    /// Sybils are numbered after all other sites, starting at `first`.
     pub(crate) fn new(sybils: u32, first: SiteId, epsilon: f64, seed: u64) -> Self {
         let sybils = sybils.clamp(1, Strength::MAX_SYBILS);
-        let request = Request {
+        let request = ReportRequest {
             querier: first,
             conversion_site: first,
             user_action: UserAction(0),
@@ -208,7 +209,8 @@ impl Memory {
         }
     }
 
-    /// Begins with another device. What happens on it depends on the seed and what happens on it.
+    /// Starts with another device. What the attacker does there depends only on the seed and on the
+    /// events of the device.
     pub(crate) fn begin(&mut self, device: u64) {
         self.rng = ChaCha8Rng::seed_from_u64(self.seed);
         self.rng.set_stream(device);
@@ -217,12 +219,12 @@ impl Memory {
         self.target = None;
     }
 
-    /// Whether the attack comes before the genuine event.
+    /// True if the attack comes before the genuine event. Decided at random.
     pub(crate) fn comes_first(&mut self) -> bool {
         self.rng.next_u32() & 1 == 0
     }
 
-    /// The number of the first Sybil: every site from there on is the attacker's.
+    /// The first Sybil. Every site from this number on belongs to the attacker.
     pub(crate) fn first_own_site(&self) -> SiteId {
         self.sybils.first().copied().unwrap_or(self.home)
     }
@@ -230,36 +232,37 @@ impl Memory {
 
 /// A visit that an attacker hears of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Visit {
+pub enum SiteVisit {
     /// An impression on a site, for a conversion site.
     Impression {
-        /// Where it is shown.
+        /// The impression site.
         site: SiteId,
-        /// What it advertises.
+        /// The site that the ad is for.
         conversion_site: SiteId,
     },
     /// A conversion on a site.
     Conversion {
-        /// Where.
+        /// The site that converts.
         conversion_site: SiteId,
     },
 }
 
-/// What an attacker can do in one user action on one device, and what it knows.
-pub struct Stage<'a> {
+/// The interface of an attacker to one device in one user action: what it can do, and what it
+/// knows.
+pub struct AttackStage<'a> {
     pub(crate) device: &'a mut Device<ImpressionStore>,
     pub(crate) workspace: &'a mut Workspace<AttributionQuery>,
-    pub(crate) memory: &'a mut Memory,
-    pub(crate) tally: &'a mut Tally,
+    pub(crate) memory: &'a mut AttackerMemory,
+    pub(crate) tally: &'a mut AttackTally,
     pub(crate) strength: Strength,
     pub(crate) epoch: EpochIndex,
     pub(crate) lookback_epochs: u16,
     pub(crate) now: Timestamp,
     pub(crate) user_action: UserAction,
-    pub(crate) visit: Visit,
+    pub(crate) visit: SiteVisit,
 }
 
-impl std::fmt::Debug for Stage<'_> {
+impl std::fmt::Debug for AttackStage<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stage")
             .field("visit", &self.visit)
@@ -269,8 +272,8 @@ impl std::fmt::Debug for Stage<'_> {
     }
 }
 
-impl Stage<'_> {
-    /// How strong the attacker is. It has at least one Sybil.
+impl AttackStage<'_> {
+    /// The strength of the attacker. It has at least one Sybil.
     pub fn strength(&self) -> Strength {
         Strength {
             sybils: u32::try_from(self.memory.sybils.len()).unwrap_or(1),
@@ -278,12 +281,12 @@ impl Stage<'_> {
         }
     }
 
-    /// The visit that it acts on.
-    pub fn visit(&self) -> Visit {
+    /// The visit that the attacker acts on.
+    pub fn visit(&self) -> SiteVisit {
         self.visit
     }
 
-    /// How many user actions the attacker had on this device before this one.
+    /// The number of user actions that the attacker had on this device before this one.
     pub fn earlier_actions(&self) -> u32 {
         self.tally.actions()
     }
@@ -297,10 +300,10 @@ impl Stage<'_> {
         &self.memory.with_impression
     }
 
-    /// Whether the quota of a Sybil still covers a report. Nobody outside the device knows this: it
-    /// is for attackers that are stronger than any real one.
+    /// True if the impression-site quota of a Sybil still covers a report. Nobody outside the
+    /// device knows this. It is for attackers that are stronger than any real one.
     pub fn quota_covers_a_report(&self, sybil: u32) -> bool {
-        let filter = Filter::ImpressionSite(self.memory.sybils[sybil as usize]);
+        let filter = Filter::ImpressionSiteQuota(self.memory.sybils[sybil as usize]);
         let asked = match &self.memory.query {
             Some(query) => query.epsilon().micro(),
             None => return false,
@@ -314,7 +317,8 @@ impl Stage<'_> {
         below(&mut self.memory.rng, bound as usize) as u32
     }
 
-    /// Some Sybils at random, all different, none that has one of some marks; each gets marks.
+    /// Chooses up to `count` different Sybils at random among those that have none of the marks
+    /// `without`, and gives them `marks`.
     fn choose(&mut self, count: usize, without: u8, marks: u8, into: &mut Vec<u32>) {
         let memory = &mut *self.memory;
         memory.pool.clear();
@@ -332,37 +336,37 @@ impl Stage<'_> {
         }
     }
 
-    /// The user is led to a Sybil, which saves an impression that every Sybil may measure.
+    /// Leads the user to a Sybil, which saves an impression that every Sybil may measure.
     pub fn save(&mut self, sybil: u32) {
         let saved = self.save_on(self.memory.sybils[sybil as usize], None);
         let with_impression = &mut self.memory.with_impression;
-        if saved == Saved::Kept && !with_impression.contains(&sybil) {
+        if saved == SaveResult::Kept && !with_impression.contains(&sybil) {
             with_impression.push(sybil);
         }
     }
 
-    /// A Sybil that is embedded in a site saves an impression there, which every Sybil may measure
-    /// on any site.
+    /// A Sybil that is embedded in a site saves an impression there. Every Sybil may measure it, on
+    /// any site.
     pub fn save_embedded(&mut self, sybil: u32, site: SiteId) {
         let intermediary = self.memory.sybils[sybil as usize];
         self.save_on(site, Some(intermediary));
     }
 
-    /// A Sybil asks for a report over the impressions of some Sybils, as large as a querier may; of
-    /// none, for nothing.
+    /// A Sybil requests a report over the impressions of some Sybils, with as much ε as a querier
+    /// budget has. Without Sybils to ask about, it requests nothing.
     pub fn request(&mut self, sybil: u32, impressions_of: &[u32]) {
         if impressions_of.is_empty() {
             return;
         }
         let asking = self.memory.sybils[sybil as usize];
-        let Memory { sybils, query, .. } = &mut *self.memory;
+        let AttackerMemory { sybils, query, .. } = &mut *self.memory;
         if let Some(query) = query {
             query.set_impression_sites(impressions_of.iter().map(|it| sybils[*it as usize]));
         }
         self.ask(asking, asking);
     }
 
-    /// A Sybil that is embedded in a conversion site asks for a report over the impressions of a
+    /// A Sybil that is embedded in a conversion site requests a report over the impressions of a
     /// site.
     pub fn request_embedded(&mut self, sybil: u32, conversion_site: SiteId, site: SiteId) {
         let asking = self.memory.sybils[sybil as usize];
@@ -372,13 +376,13 @@ impl Stage<'_> {
         self.ask(asking, conversion_site);
     }
 
-    /// A Sybil's own page asks for a report over the impressions of a site.
+    /// A Sybil's own page requests a report over the impressions of a site.
     pub fn request_of(&mut self, sybil: u32, site: SiteId) {
         let asking = self.memory.sybils[sybil as usize];
         self.request_embedded(sybil, asking, site);
     }
 
-    /// The site of the attacker's own that embeds Sybils.
+    /// The attacker's site that embeds Sybils.
     pub fn home(&self) -> SiteId {
         self.memory.home
     }
@@ -388,9 +392,10 @@ impl Stage<'_> {
         self.memory.sybils[sybil as usize]
     }
 
-    /// Honest sites never measure what an attacker saves: a Sybil's page measures on its own site,
-    /// an embedded Sybil calls, whatever the site.
-    fn save_on(&mut self, site: SiteId, intermediary: Option<SiteId>) -> Saved {
+    /// Saves an impression that only Sybils may measure. An impression on a Sybil's page lists the
+    /// Sybils as conversion sites. An impression by an embedded Sybil lists them as callers, so
+    /// that they may measure it on any site.
+    fn save_on(&mut self, site: SiteId, intermediary: Option<SiteId>) -> SaveResult {
         self.with_impression();
         let sybils: &[SiteId] = &self.memory.sybils;
         let (conversion_sites, conversion_callers) = match intermediary {
@@ -414,7 +419,7 @@ impl Stage<'_> {
         let Ok(window) = Window::new(earliest, self.epoch) else {
             return;
         };
-        let request = Request {
+        let request = ReportRequest {
             querier,
             conversion_site,
             user_action: self.user_action,
@@ -432,7 +437,7 @@ impl Stage<'_> {
     }
 }
 
-/// A number below a bound, of all with nearly the same chance.
+/// A random number below a bound. All numbers are almost equally likely.
 fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }

@@ -1,30 +1,30 @@
-//! What the paper claims, and whether it holds here: each claim with our number and the paper's.
+//! The paper's claims, and whether they hold here: each claim with our numbers and the paper's.
 
 use crate::paper::reproduce::{Results, Summary};
-use crate::paper::suites::{QUOTAS, Suite, System};
-use crate::replay::Blocked;
+use crate::paper::suites::{EvaluatedSystem, QUOTAS, Suite};
 use crate::text::{percent, short};
+use bigbird::Limit;
 
 /// A claim of the paper.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
     /// The figure it is about.
     pub figure: &'static str,
-    /// What it says.
+    /// The claim, in a sentence.
     pub says: &'static str,
-    /// When it counts as holding.
+    /// The condition under which the claim holds.
     pub test: &'static str,
     /// Our numbers.
     pub ours: String,
-    /// The paper's.
+    /// The paper's numbers.
     pub paper: &'static str,
-    /// Whether it holds.
+    /// True if the claim holds.
     pub holds: bool,
-    /// Why not, if it does not.
+    /// The likely reason, in case the claim does not hold.
     pub otherwise: String,
 }
 
-/// The paper's claims, as far as their suites were run.
+/// The paper's claims about the suites that were run.
 pub fn claims(results: Results<'_>) -> Vec<Claim> {
     let look = Look(results);
     let found = [
@@ -52,12 +52,12 @@ const OMNISCIENT: &str = "omniscient";
 struct Look<'a>(Results<'a>);
 
 impl<'a> Look<'a> {
-    /// Why a claim does not hold: what its authors would look at first, unless the workload is such
-    /// that honest queriers cannot measure at all.
+    /// The likely reason why a claim does not hold: `otherwise`, unless honest queriers cannot
+    /// measure well on this workload even without an attack and without a global budget.
     fn why(&self, otherwise: &str) -> String {
         let alone = self.0.0.iter().find(|run| {
             let system = run.planned.system;
-            run.planned.experiment.attacker() == NONE && system == System::CookieMonster
+            run.planned.experiment.attacker() == NONE && system == EvaluatedSystem::CookieMonster
         });
         let Some(alone) = alone.map(|run| &run.summary) else {
             return otherwise.to_owned();
@@ -66,43 +66,44 @@ impl<'a> Look<'a> {
             return otherwise.to_owned();
         }
         format!(
-            "Even without an attack and without a global budget the median error is {} here, of which \
-             noise is only {}: querier budgets block {} of reports, because so small batches need so \
-             much epsilon. Larger batches, or a larger workload, are needed to tell.",
+            "Even without an attack and without a global budget, the median error here is {}, and \
+             noise alone would give only {}. Querier budgets block {} of reports, because small \
+             batches need a large epsilon. Testing this claim needs larger batches or a larger \
+             workload.",
             percent(alone.median),
             percent(alone.noise),
-            percent(alone.blocked_by(Blocked::Querier))
+            percent(alone.blocked_by(Limit::QuerierBudget))
         )
     }
 
-    fn baseline(&self, system: System, attacker: &'a str) -> Option<&'a Summary> {
+    fn baseline(&self, system: EvaluatedSystem, attacker: &'a str) -> Option<&'a Summary> {
         self.0.at(Suite::Fig5, system, attacker, None)
     }
 
     fn quota(&self, attacker: &'a str, quota: f64) -> Option<&'a Summary> {
         self.0
-            .at(Suite::Fig5, System::BigBird, attacker, Some(quota))
+            .at(Suite::Fig5, EvaluatedSystem::BigBird, attacker, Some(quota))
     }
 
     fn global_budget_alone(&self) -> Option<Claim> {
-        let without = self.baseline(System::CookieMonster, NONE)?.median;
-        let with = self.baseline(System::GlobalOnly, NONE)?.median;
+        let without = self.baseline(EvaluatedSystem::CookieMonster, NONE)?.median;
+        let with = self.baseline(EvaluatedSystem::GlobalOnly, NONE)?.median;
         Some(Claim {
             figure: "5a",
             says: "Without an attack, a global budget costs honest queriers nothing.",
-            test: "the median with a global budget is within 2% of the one without",
+            test: "the median error with a global budget is within 2% of the one without",
             ours: format!("{} with, {} without", percent(with), percent(without)),
             paper: "5.2% for both",
             holds: within(with, without, 0.02),
             otherwise: self.why(
-                "Devices here spend more than the global budget in a day: it is too small for \
-                        this workload.",
+                "Devices here spend more than the global budget in an epoch: it is too small for \
+                 this workload.",
             ),
         })
     }
 
     fn quotas_of_two(&self) -> Option<Claim> {
-        let without = self.baseline(System::CookieMonster, NONE)?.median;
+        let without = self.baseline(EvaluatedSystem::CookieMonster, NONE)?.median;
         let large: Vec<f64> = QUOTAS
             .into_iter()
             .filter(|quota| *quota >= 2.0)
@@ -111,8 +112,8 @@ impl<'a> Look<'a> {
         let worst = large.iter().copied().fold(0.0, f64::max);
         Some(Claim {
             figure: "5a",
-            says: "Without an attack, impression-site quotas of 2 and more cost nothing either.",
-            test: "every median from quota 2 on is within 2% of the one without quotas",
+            says: "Without an attack, impression-site quotas of 2 or more cost nothing either.",
+            test: "every median error from quota 2 on is within 2% of the one without quotas",
             ours: format!("at most {}", percent(worst)),
             paper: "5.2%",
             holds: large.iter().all(|median| within(*median, without, 0.02)),
@@ -123,29 +124,30 @@ impl<'a> Look<'a> {
     }
 
     fn too_small(&self) -> Option<Claim> {
-        let without = self.baseline(System::CookieMonster, NONE)?.median;
+        let without = self.baseline(EvaluatedSystem::CookieMonster, NONE)?.median;
         let small = self.quota(NONE, 0.5)?.median;
         Some(Claim {
             figure: "5a",
-            says: "A quota that is too small blocks honest reports.",
-            test: "the median at quota 0.5 is at least twice the one without quotas",
+            says: "An impression-site quota that is too small blocks honest reports.",
+            test: "the median error at quota 0.5 is at least twice the one without quotas",
             ours: format!("{} ({}×)", percent(small), short(small / without)),
             paper: "14.0% (2.7×)",
             holds: small >= 2.0 * without,
-            otherwise: self.why("Reports here cost so little that even a quota of 0.5 suffices."),
+            otherwise: self.why("Reports here cost so little that a quota of 0.5 is enough."),
         })
     }
 
     fn causes_without_attack(&self) -> Option<Claim> {
         let share = |quota| {
             let summary = self.quota(NONE, quota)?;
-            Some(summary.blocked_by(Blocked::ImpressionSite))
+            Some(summary.blocked_by(Limit::ImpressionSiteQuota))
         };
         let (small, one, two) = (share(0.5)?, share(1.0)?, share(2.0)?);
         Some(Claim {
             figure: "5b",
-            says: "Blocking by the quota vanishes once it is large enough.",
-            test: "the quota blocks less at 1 than at 0.5, and less than 0.1% of reports at 2",
+            says: "An impression-site quota that is large enough blocks almost nothing.",
+            test: "quota 1 blocks fewer reports than quota 0.5, and quota 2 blocks less than 0.1% \
+                   of reports",
             ours: format!(
                 "{} at quota 0.5, {} at 1, {} at 2",
                 percent(small),
@@ -161,13 +163,15 @@ impl<'a> Look<'a> {
     }
 
     fn global_only_is_drained(&self) -> Option<Claim> {
-        let safe = self.baseline(System::CookieMonster, RANDOM)?.median;
-        let drained = self.baseline(System::GlobalOnly, RANDOM)?;
+        let safe = self
+            .baseline(EvaluatedSystem::CookieMonster, RANDOM)?
+            .median;
+        let drained = self.baseline(EvaluatedSystem::GlobalOnly, RANDOM)?;
         Some(Claim {
             figure: "5c",
-            says: "A global budget without quotas is drained by Sybils.",
-            test: "under the random attacker its median is at least 5 times the one without a global \
-                   budget",
+            says: "Sybils drain a global budget that has no quotas.",
+            test: "under the random attacker, the median error is at least 5 times the one without \
+                   a global budget",
             ours: format!(
                 "{} ({}×), 95th percentile {}",
                 percent(drained.median),
@@ -176,21 +180,22 @@ impl<'a> Look<'a> {
             ),
             paper: "48.5% (9.3×), 95th percentile 87.6%",
             holds: drained.median >= 5.0 * safe,
-            otherwise: self.why(
-                "The attacker's sites are visited by too few devices here to harm the median \
-                        querier.",
-            ),
+            otherwise: self
+                .why("Too few devices here visit the attacker's sites to harm the median querier."),
         })
     }
 
     fn quotas_protect(&self) -> Option<Claim> {
-        let safe = self.baseline(System::CookieMonster, RANDOM)?.median;
+        let safe = self
+            .baseline(EvaluatedSystem::CookieMonster, RANDOM)?
+            .median;
         let (one, two) = (self.quota(RANDOM, 1.0)?, self.quota(RANDOM, 2.0)?);
         let worst = one.median.max(two.median);
         Some(Claim {
             figure: "5c",
-            says: "Big Bird's quotas keep the random attacker from draining it.",
-            test: "at quotas 1 and 2 the median is at most 1.3 times the one without a global budget",
+            says: "Big Bird's quotas keep the random attacker from draining the global budget.",
+            test: "at impression-site quotas 1 and 2, the median error is at most 1.3 times the \
+                   one without a global budget",
             ours: format!(
                 "{} at quota 1, {} at 2",
                 percent(one.median),
@@ -199,8 +204,8 @@ impl<'a> Look<'a> {
             paper: "5.5% at best",
             holds: worst <= 1.3 * safe,
             otherwise: self.why(
-                "Either the quota of 1 is too small for honest use here, or one of 2 too large \
-                        for the attacker's reach.",
+                "Either a quota of 1 is too small for honest use here, or a quota of 2 is too \
+                 large for an attacker that reaches this many devices.",
             ),
         })
     }
@@ -210,8 +215,8 @@ impl<'a> Look<'a> {
         let (two, three, five) = (at(2.0)?, at(3.0)?, at(5.0)?);
         Some(Claim {
             figure: "5c",
-            says: "Quotas that are too large let the attacker through again.",
-            test: "the median rises from quota 2 to 3 and from 3 to 5",
+            says: "Impression-site quotas that are too large let the attacker through.",
+            test: "the median error rises from quota 2 to 3, and from 3 to 5",
             ours: format!(
                 "{} at quota 2, {} at 3, {} at 5",
                 percent(two),
@@ -220,8 +225,9 @@ impl<'a> Look<'a> {
             ),
             paper: "5.5% at quota 2, 12.5% at 3, 20.1% at 5",
             holds: two < three && three < five,
-            otherwise: self
-                .why("Too few user actions per device here for the attacker to use larger quotas."),
+            otherwise: self.why(
+                "Devices here have too few user actions for the attacker to use larger quotas.",
+            ),
         })
     }
 
@@ -232,17 +238,17 @@ impl<'a> Look<'a> {
             .map(|quota| self.quota(RANDOM, quota))
             .collect::<Option<_>>()?;
         let first = |summary: &Summary| {
-            let global = summary.blocked_by(Blocked::Global);
-            Blocked::ALL
+            let global = summary.blocked_by(Limit::GlobalBudget);
+            Limit::ALL
                 .into_iter()
-                .filter(|cause| *cause != Blocked::Global)
+                .filter(|cause| *cause != Limit::GlobalBudget)
                 .all(|cause| summary.blocked_by(cause) < global)
         };
-        let share = |summary: &Summary| percent(summary.blocked_by(Blocked::Global));
+        let share = |summary: &Summary| percent(summary.blocked_by(Limit::GlobalBudget));
         Some(Claim {
             figure: "5d",
-            says: "What then blocks reports is the drained global budget.",
-            test: "from quota 3 on the global budget blocks more reports than anything else",
+            says: "If these quotas are too large, reports are blocked mainly by the drained global budget.",
+            test: "from quota 3 on, the global budget blocks more reports than any other limit",
             ours: format!(
                 "{} at quota 3, {} at 4",
                 share(large.first()?),
@@ -250,13 +256,16 @@ impl<'a> Look<'a> {
             ),
             paper: "11% at quota 3, 19% at 4",
             holds: large.into_iter().all(first),
-            otherwise: self.why("Querier budgets block more here than the attacker does."),
+            otherwise: self
+                .why("Another limit blocks more reports here than the drained global budget."),
         })
     }
 
     fn cap(&self, attacker: &'a str, cap: u32) -> Option<f64> {
         let x = Some(f64::from(cap));
-        let summary = self.0.at(Suite::Fig6a, System::BigBird, attacker, x)?;
+        let summary = self
+            .0
+            .at(Suite::Fig6a, EvaluatedSystem::BigBird, attacker, x)?;
         Some(summary.median)
     }
 
@@ -265,46 +274,55 @@ impl<'a> Look<'a> {
         Some(Claim {
             figure: "6a",
             says: "An attacker that knows every quota does far more harm than a random one.",
-            test: "at a domain cap of 2 its median is at least twice the random attacker's",
+            test: "at a domain cap of 2, the median error under the omniscient attacker is at \
+                   least twice the one under the random attacker",
             ours: format!("{} against {}", percent(omniscient), percent(random)),
             paper: "28.6% against 5.4%",
             holds: omniscient >= 2.0 * random,
-            otherwise: self.why("Too few user actions per device here for knowledge to help."),
+            otherwise: self
+                .why("Devices here have too few user actions for this knowledge to help."),
         })
     }
 
     fn held_at_one(&self) -> Option<Claim> {
-        let baseline = self
-            .0
-            .at(Suite::Fig6a, System::CookieMonster, OMNISCIENT, None)?;
+        let baseline = self.0.at(
+            Suite::Fig6a,
+            EvaluatedSystem::CookieMonster,
+            OMNISCIENT,
+            None,
+        )?;
         let (one, two) = (self.cap(OMNISCIENT, 1)?, self.cap(OMNISCIENT, 2)?);
         Some(Claim {
             figure: "6a",
-            says: "A domain cap of 1 holds even that one.",
-            test: "its median is at most twice the one without a global budget, and below that at a \
-                   cap of 2",
+            says: "A domain cap of 1 contains even the omniscient attacker.",
+            test: "at cap 1, the median error is at most twice the one without a global budget, \
+                   and lower than at cap 2",
             ours: format!("{} at cap 1, {} at 2", percent(one), percent(two)),
             paper: "10.0% at cap 1, 28.6% at 2",
             holds: one <= 2.0 * baseline.median && one < two,
             otherwise: self.why(
-                "Devices here visit the attacker's sites so often that one domain a visit is \
-                        enough.",
+                "Devices here visit the attacker's sites so often that one site per visit is \
+                 enough.",
             ),
         })
     }
 
     fn saturates(&self) -> Option<Claim> {
         let at = |sybils: f64| {
-            let run = self
-                .0
-                .at(Suite::Fig6b, System::BigBird, OMNISCIENT, Some(sybils))?;
+            let run = self.0.at(
+                Suite::Fig6b,
+                EvaluatedSystem::BigBird,
+                OMNISCIENT,
+                Some(sybils),
+            )?;
             Some(run.median)
         };
         let (five, ten, some, all) = (at(5.0)?, at(10.0)?, at(25.0)?, at(100.0)?);
         Some(Claim {
             figure: "6b",
-            says: "More Sybils stop helping: the harm saturates.",
-            test: "100 Sybils give the omniscient attacker at most 5% more than 25",
+            says: "More Sybils eventually stop helping: the harm saturates.",
+            test: "under the omniscient attacker, the median error with 100 Sybils is at most 5% \
+                   above the one with 25",
             ours: format!(
                 "{} with 5 Sybils, {} with 10, {} with 25, {} with 100",
                 percent(five),
@@ -321,16 +339,20 @@ impl<'a> Look<'a> {
 
     fn popularity(&self) -> Option<Claim> {
         let at = |rank: f64| {
-            let run = self
-                .0
-                .at(Suite::Fig6c, System::BigBird, OMNISCIENT, Some(rank))?;
+            let run = self.0.at(
+                Suite::Fig6c,
+                EvaluatedSystem::BigBird,
+                OMNISCIENT,
+                Some(rank),
+            )?;
             Some(run.median)
         };
         let (first, fifth, late) = (at(1.0)?, at(5.0)?, at(41.0)?);
         Some(Claim {
             figure: "6c",
-            says: "Harm needs popular sites.",
-            test: "the omniscient attacker's median falls from first rank 1 to 5, and to 41",
+            says: "An attacker does the most harm from popular sites.",
+            test: "under the omniscient attacker, the median error at first rank 5 and at 41 is \
+                   lower than at 1",
             ours: format!(
                 "{} at first rank 1, {} at 5, {} at 41",
                 percent(first),
@@ -355,12 +377,12 @@ impl<'a> Look<'a> {
             .count();
         Some(Claim {
             figure: "theorem",
-            says: "The resilience theorem bounds what any attacker takes.",
-            test: "in no run does a device or a batch exceed bounds (i), (ii) or (iii)",
-            ours: format!("{broken} of {checked} attacked runs exceed one"),
+            says: "The resilience theorem bounds what any attacker can take.",
+            test: "no device and no batch of any run exceeds bounds (i), (ii) or (iii)",
+            ours: format!("{broken} of {checked} attacked runs exceed a bound"),
             paper: "proved",
             holds: broken == 0,
-            otherwise: self.why("This would be a bug here or in the proof: please report it."),
+            otherwise: self.why("This is a bug, here or in the proof. Please report it."),
         })
     }
 }
@@ -369,31 +391,31 @@ fn within(value: f64, of: f64, share: f64) -> bool {
     (value / of - 1.0).abs() < share
 }
 
-/// A number of the paper's, beside ours.
+/// A number of the paper, next to ours.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
     /// The figure.
     pub figure: &'static str,
-    /// What it is.
+    /// A description of the number.
     pub what: &'static str,
-    /// Ours, a fraction.
+    /// Our number, as a fraction.
     pub ours: f64,
-    /// The paper's, a fraction; an upper limit if it says no more.
+    /// The paper's number, as a fraction.
     pub paper: f64,
-    /// Whether the paper gives only an upper limit.
+    /// True if the paper gives only an upper limit.
     pub below: bool,
 }
 
-/// Every number that the paper gives, beside ours, as far as its suite was run.
+/// Every number that the paper gives for the suites that were run, next to ours.
 pub fn compared(results: Results<'_>) -> Vec<Compared> {
-    use Blocked::{Global, ImpressionSite, Querier};
-    use System::{BigBird, CookieMonster, GlobalOnly};
+    use EvaluatedSystem::{BigBird, CookieMonster, GlobalOnly};
+    use Limit::{GlobalBudget, ImpressionSiteQuota, QuerierBudget};
     type Measure = fn(&Summary) -> f64;
     let median: Measure = |run| run.median;
     let p95: Measure = |run| run.p95;
-    let by_site: Measure = |run| run.blocked_by(ImpressionSite);
-    let by_global: Measure = |run| run.blocked_by(Global);
-    let by_querier: Measure = |run| run.blocked_by(Querier);
+    let by_site: Measure = |run| run.blocked_by(ImpressionSiteQuota);
+    let by_global: Measure = |run| run.blocked_by(GlobalBudget);
+    let by_querier: Measure = |run| run.blocked_by(QuerierBudget);
     let (five, six_a, six_b, six_c) = (Suite::Fig5, Suite::Fig6a, Suite::Fig6b, Suite::Fig6c);
     #[rustfmt::skip]
     let rows = [
@@ -401,10 +423,10 @@ pub fn compared(results: Results<'_>) -> Vec<Compared> {
         ("5a", "no attack, global budget only", five, GlobalOnly, NONE, None, median, 5.2, false),
         ("5a", "no attack, quota 0.5", five, BigBird, NONE, Some(0.5), median, 14.0, false),
         ("5a", "no attack, quota 2", five, BigBird, NONE, Some(2.0), median, 5.2, false),
-        ("5b", "blocked by the quota of 0.5", five, BigBird, NONE, Some(0.5), by_site, 16.2, false),
-        ("5b", "blocked by the quota of 1", five, BigBird, NONE, Some(1.0), by_site, 0.8, false),
-        ("5b", "blocked by the quota of 2", five, BigBird, NONE, Some(2.0), by_site, 0.002, true),
-        ("5b", "blocked by querier budgets", five, BigBird, NONE, Some(2.0), by_querier, 2.8, false),
+        ("5b", "blocked by a quota of 0.5", five, BigBird, NONE, Some(0.5), by_site, 16.2, false),
+        ("5b", "blocked by a quota of 1", five, BigBird, NONE, Some(1.0), by_site, 0.8, false),
+        ("5b", "blocked by a quota of 2", five, BigBird, NONE, Some(2.0), by_site, 0.002, true),
+        ("5b", "blocked by querier budgets, quota 2", five, BigBird, NONE, Some(2.0), by_querier, 2.8, false),
         ("5c", "random, no global budget", five, CookieMonster, RANDOM, None, median, 5.2, false),
         ("5c", "random, global budget only", five, GlobalOnly, RANDOM, None, median, 48.5, false),
         ("5c", "the same, 95th percentile", five, GlobalOnly, RANDOM, None, p95, 87.6, false),
@@ -412,9 +434,9 @@ pub fn compared(results: Results<'_>) -> Vec<Compared> {
         ("5c", "the same, 95th percentile", five, BigBird, RANDOM, Some(2.0), p95, 14.8, false),
         ("5c", "random, quota 3", five, BigBird, RANDOM, Some(3.0), median, 12.5, false),
         ("5c", "random, quota 5", five, BigBird, RANDOM, Some(5.0), median, 20.1, false),
-        ("5d", "blocked by global, quota 2", five, BigBird, RANDOM, Some(2.0), by_global, 1.0, true),
-        ("5d", "blocked by global, quota 3", five, BigBird, RANDOM, Some(3.0), by_global, 11.0, false),
-        ("5d", "blocked by global, quota 4", five, BigBird, RANDOM, Some(4.0), by_global, 19.0, false),
+        ("5d", "blocked by the global budget, quota 2", five, BigBird, RANDOM, Some(2.0), by_global, 1.0, true),
+        ("5d", "blocked by the global budget, quota 3", five, BigBird, RANDOM, Some(3.0), by_global, 11.0, false),
+        ("5d", "blocked by the global budget, quota 4", five, BigBird, RANDOM, Some(4.0), by_global, 19.0, false),
         ("6a", "random, cap 2", six_a, BigBird, RANDOM, Some(2.0), median, 5.4, false),
         ("6a", "omniscient, cap 1", six_a, BigBird, OMNISCIENT, Some(1.0), median, 10.0, false),
         ("6a", "omniscient, cap 2", six_a, BigBird, OMNISCIENT, Some(2.0), median, 28.6, false),

@@ -1,20 +1,20 @@
-//! The paper's figures, drawn and as tables.
+//! The paper's figures, as charts and as CSV.
 
 use std::fmt::Write as _;
 
 use crate::chart::{Chart, Series, Stroke};
-use crate::paper::reproduce::{Finished, Results, Summary};
+use crate::paper::reproduce::{FinishedRun, Results, Summary};
 use crate::paper::suites::{
-    CAPS, QUOTAS, RANKS_OF_ARTIFACT, RANKS_OF_LABEL, SYBILS, Suite, System,
+    CAPS, EvaluatedSystem, QUOTAS, RANKS_OF_ARTIFACT, RANKS_OF_LABEL, SYBILS, Suite,
 };
-use crate::replay::Blocked;
+use bigbird::Limit;
 
-/// A figure: its name, such as `5a`, the chart, and its numbers.
+/// A figure of the paper.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// Its name.
+    /// Its name, such as `5a`.
     pub name: &'static str,
-    /// What it shows, in a sentence or two.
+    /// A caption of a few sentences that says what to see.
     pub caption: &'static str,
     /// The chart.
     pub chart: Chart,
@@ -22,7 +22,7 @@ pub struct Figure {
     pub csv: String,
 }
 
-/// The names that figures can have.
+/// The names of all figures.
 pub const NAMES: [&str; 8] = ["5a", "5b", "5c", "5d", "6a", "6b", "6c", "6c-ranks"];
 
 /// The figures of the suites that were run, in the order of the paper.
@@ -51,7 +51,7 @@ pub fn figures(results: Results<'_>) -> Vec<Figure> {
             "6b",
             Suite::Fig6b,
             &SYBILS,
-            "Sybils",
+            "number of Sybils",
             vec![(5.0, 5.2), (100.0, 6.4), (10.0, 29.4), (100.0, 29.4)],
         ));
     }
@@ -61,7 +61,7 @@ pub fn figures(results: Results<'_>) -> Vec<Figure> {
             "6c",
             Suite::Fig6c,
             &RANKS_OF_ARTIFACT,
-            "rank of the first of ten sites that the attacker owns",
+            "rank of the first of the attacker's ten sites",
             vec![(1.0, 5.4), (5.0, 5.2), (1.0, 29.0), (5.0, 10.9)],
         ));
         figures.push(strength(
@@ -69,7 +69,7 @@ pub fn figures(results: Results<'_>) -> Vec<Figure> {
             "6c-ranks",
             Suite::Fig6c,
             &RANKS_OF_LABEL,
-            "rank of the first of ten sites that the attacker owns",
+            "rank of the first of the attacker's ten sites",
             Vec::new(),
         ));
     }
@@ -84,12 +84,12 @@ fn quotas(
     attacker: &'static str,
     paper: Vec<(f64, f64)>,
 ) -> Figure {
-    let mut runs: Vec<&Finished> = Vec::new();
+    let mut runs: Vec<&FinishedRun> = Vec::new();
     let mut series = Vec::new();
     for system in [
-        System::CookieMonster,
-        System::GlobalOnly,
-        System::NoImpressionQuota,
+        EvaluatedSystem::CookieMonster,
+        EvaluatedSystem::GlobalOnly,
+        EvaluatedSystem::NoImpressionQuota,
     ] {
         let found = results.of(Suite::Fig5, system, attacker);
         runs.extend(found.clone());
@@ -100,18 +100,19 @@ fn quotas(
             points: points(found, |run| run.median),
         });
     }
-    let found = results.of(Suite::Fig5, System::BigBird, attacker);
+    let found = results.of(Suite::Fig5, EvaluatedSystem::BigBird, attacker);
     runs.extend(found.clone());
-    series.extend(lines(System::BigBird.name(), 0, found));
+    series.extend(lines(EvaluatedSystem::BigBird.name(), 0, found));
     let attacked = attacker != "none";
     Figure {
         name,
         caption: if attacked {
-            "The random attacker owns the busiest sites and 25 Sybils. A global budget alone is \
-             drained (the paper: 48.5%). Big Bird holds it, unless its quota is so large that Sybils get through."
+            "The random attacker owns the busiest sites and 25 Sybils. It drains a global budget \
+             without quotas (median error in the paper: 48.5%). Big Bird withstands it, unless the \
+             impression-site quota is so large that Sybils get through."
         } else {
-            "Nobody attacks. A quota that is too small blocks honest reports; from 2 on it costs \
-             nothing."
+            "No attack. An impression-site quota that is too small blocks honest reports. From 2 \
+             on, it costs nothing."
         },
         chart: Chart {
             title: match attacked {
@@ -126,29 +127,31 @@ fn quotas(
             stacked: false,
             paper,
         },
-        csv: csv(&runs, "impressionSiteQuota"),
+        csv: csv(&runs, Limit::ImpressionSiteQuota.key()),
     }
 }
 
-/// The causes that a figure shows, with a colour each.
-const CAUSES: [(Blocked, &str, u8); 5] = [
-    (Blocked::Querier, "querier budget", 2),
-    (Blocked::Global, "global budget", 1),
-    (Blocked::ImpressionSite, "impression-site quota", 0),
-    (Blocked::ConversionSite, "conversion-site quota", 3),
-    (Blocked::DomainCap, "domain cap", 4),
+/// The causes that a figure shows, and their colours.
+const CAUSES: [(Limit, u8); 5] = [
+    (Limit::QuerierBudget, 2),
+    (Limit::GlobalBudget, 1),
+    (Limit::ImpressionSiteQuota, 0),
+    (Limit::ConversionSiteQuota, 3),
+    (Limit::DomainCap, 4),
 ];
 
 fn causes(results: Results<'_>, name: &'static str, attacker: &'static str) -> Figure {
-    let runs: Vec<&Finished> = results.of(Suite::Fig5, System::BigBird, attacker).collect();
+    let runs: Vec<&FinishedRun> = results
+        .of(Suite::Fig5, EvaluatedSystem::BigBird, attacker)
+        .collect();
     let mut series = Vec::new();
-    for (cause, label, colour) in CAUSES {
+    for (cause, colour) in CAUSES {
         let points = points(runs.iter().copied(), |run| run.blocked_by(cause));
         if points.iter().any(|(_, share)| *share > 0.0) {
-            // Bars stand side by side, whatever the quotas are.
+            // Bars have equal distances, whatever the quotas are.
             let points = (0_u32..).zip(points).map(|(at, (_, y))| (f64::from(at), y));
             series.push(Series {
-                name: label.to_owned(),
+                name: cause.name().to_owned(),
                 colour,
                 stroke: Stroke::Solid,
                 points: points.collect(),
@@ -159,14 +162,16 @@ fn causes(results: Results<'_>, name: &'static str, attacker: &'static str) -> F
     Figure {
         name,
         caption: if attacked {
-            "From quota 3 on the drained global budget is what blocks honest reports."
+            "From an impression-site quota of 3 on, the drained global budget blocks more honest \
+             reports than any other limit."
         } else {
-            "At quota 0.5 it is the quota; what remains are querier budgets, which every system has."
+            "At an impression-site quota of 0.5, the quota itself blocks honest reports. At larger \
+             quotas, it is mostly the querier budgets that block them, and every system has those."
         },
         chart: Chart {
             title: match attacked {
-                true => "What blocks reports under the random attacker",
-                false => "What blocks reports without attack",
+                true => "Blocked reports under the random attacker",
+                false => "Blocked reports without attack",
             }
             .to_owned(),
             x_label: "impression-site quota, ε".to_owned(),
@@ -176,23 +181,23 @@ fn causes(results: Results<'_>, name: &'static str, attacker: &'static str) -> F
             stacked: true,
             paper: Vec::new(),
         },
-        csv: csv(&runs, "impressionSiteQuota"),
+        csv: csv(&runs, Limit::ImpressionSiteQuota.key()),
     }
 }
 
 fn caps(results: Results<'_>) -> Figure {
-    let mut runs: Vec<&Finished> = Vec::new();
+    let mut runs: Vec<&FinishedRun> = Vec::new();
     let mut series = Vec::new();
     for (attacker, word, colours) in [
         ("omniscient", "omniscient", [4, 5]),
         ("random", "random", [0, 3]),
     ] {
-        let systems = [System::BigBird, System::NoImpressionQuota];
+        let systems = [EvaluatedSystem::BigBird, EvaluatedSystem::NoImpressionQuota];
         for (system, colour) in systems.into_iter().zip(colours) {
             let found = results.of(Suite::Fig6a, system, attacker);
             runs.extend(found.clone());
             let (name, stroke) = match system {
-                System::BigBird => (format!("Big Bird, {word}"), Stroke::Solid),
+                EvaluatedSystem::BigBird => (format!("Big Bird, {word}"), Stroke::Solid),
                 _ => (format!("no impression-site quotas, {word}"), Stroke::Dashed),
             };
             series.push(Series {
@@ -203,7 +208,7 @@ fn caps(results: Results<'_>) -> Figure {
             });
         }
     }
-    for system in [System::CookieMonster, System::GlobalOnly] {
+    for system in [EvaluatedSystem::CookieMonster, EvaluatedSystem::GlobalOnly] {
         for attacker in ["random", "omniscient"] {
             runs.extend(results.of(Suite::Fig6a, system, attacker));
         }
@@ -216,10 +221,11 @@ fn caps(results: Results<'_>) -> Figure {
     }
     Figure {
         name: "6a",
-        caption: "How many domains one user action may involve. An attacker that knows every quota of \
-                  every device is a worst case that no real one reaches; a cap of 1 holds even that.",
+        caption: "The domain cap limits how many sites one user action may involve. The omniscient \
+                  attacker knows every quota of every device: a worst case that no real attacker \
+                  reaches. A domain cap of 1 contains even this attacker.",
         chart: Chart {
-            title: "Domain caps, median error".to_owned(),
+            title: "Median error by domain cap".to_owned(),
             x_label: "domain cap, sites per user action".to_owned(),
             y_label: ERROR.to_owned(),
             ticks: Chart::numbers(CAPS.map(f64::from)),
@@ -227,7 +233,7 @@ fn caps(results: Results<'_>) -> Figure {
             stacked: false,
             paper: vec![(2.0, 5.4), (1.0, 10.0), (2.0, 28.6), (4.0, 48.4)],
         },
-        csv: csv(&runs, "domainCap"),
+        csv: csv(&runs, Limit::DomainCap.key()),
     }
 }
 
@@ -239,11 +245,11 @@ fn strength(
     varied: &str,
     paper: Vec<(f64, f64)>,
 ) -> Figure {
-    let mut runs: Vec<&Finished> = Vec::new();
+    let mut runs: Vec<&FinishedRun> = Vec::new();
     let mut series = Vec::new();
     for (attacker, colour) in [("omniscient", 4), ("random", 0)] {
-        let found: Vec<&Finished> = results
-            .of(suite, System::BigBird, attacker)
+        let found: Vec<&FinishedRun> = results
+            .of(suite, EvaluatedSystem::BigBird, attacker)
             .filter(|run| {
                 let x = run.planned.x;
                 values.iter().any(|value| x == Some(f64::from(*value)))
@@ -256,23 +262,23 @@ fn strength(
         name,
         caption: match (suite, name) {
             (Suite::Fig6b, _) => {
-                "More Sybils help the omniscient attacker only until the global budget or its user \
-                 actions are used up."
+                "More Sybils help the omniscient attacker only until the global budget is drained, \
+                 or until the attacker runs out of user actions."
             }
             (_, "6c") => {
-                "The sweep of the paper's artifact: a window of ten sites that begins at ranks 1 to 5. \
-                 The busiest sites are what the attack lives from."
+                "The sweep of the paper's artifact: the attacker owns ten sites, and the rank of \
+                 the first goes from 1 to 5. The attack depends on the busiest sites."
             }
             _ => {
-                "The sweep that the paper's label describes: ranks 1–10, 11–20 and so on to 41–50. The \
-                 paper has no numbers for it."
+                "The sweep that the paper's label describes: ranks 1–10, 11–20 and so on up to \
+                 41–50. The paper gives no numbers for it."
             }
         },
         chart: Chart {
             title: match name {
-                "6b" => "More Sybils",
-                "6c" => "Less popular sites, as the artifact sweeps them",
-                _ => "Less popular sites, as the paper labels them",
+                "6b" => "Error by number of Sybils",
+                "6c" => "Error by rank of the attacker's sites, as the artifact sweeps them",
+                _ => "Error by rank of the attacker's sites, as the paper labels them",
             }
             .to_owned(),
             x_label: varied.to_owned(),
@@ -296,7 +302,7 @@ fn strength(
 fn lines<'a>(
     name: &str,
     colour: u8,
-    runs: impl Iterator<Item = &'a Finished> + Clone,
+    runs: impl Iterator<Item = &'a FinishedRun> + Clone,
 ) -> [Series; 2] {
     [
         Series {
@@ -314,20 +320,20 @@ fn lines<'a>(
     ]
 }
 
-/// Points in percent; a run without a place stands at 0.
+/// The points of some runs, in percent. A run without a value of the parameter is placed at 0.
 fn points<'a>(
-    runs: impl Iterator<Item = &'a Finished>,
+    runs: impl Iterator<Item = &'a FinishedRun>,
     measure: impl Fn(&Summary) -> f64,
 ) -> Vec<(f64, f64)> {
     runs.map(|run| (run.planned.x.unwrap_or(0.0), 100.0 * measure(&run.summary)))
         .collect()
 }
 
-/// Numbers as CSV; errors and shares are fractions.
-fn csv(runs: &[&Finished], varied: &str) -> String {
+/// The numbers of a figure as CSV. Errors and shares are fractions.
+fn csv(runs: &[&FinishedRun], varied: &str) -> String {
     let mut csv = format!("system,attacker,{varied},median,p95");
-    for cause in Blocked::ALL {
-        let _ = write!(csv, ",blocked:{}", cause.name());
+    for cause in Limit::ALL {
+        let _ = write!(csv, ",blocked:{}", cause.key());
     }
     csv.push('\n');
     for run in runs {
@@ -341,7 +347,7 @@ fn csv(runs: &[&Finished], varied: &str) -> String {
             summary.median,
             summary.p95
         );
-        for cause in Blocked::ALL {
+        for cause in Limit::ALL {
             let _ = write!(csv, ",{}", summary.blocked_by(cause));
         }
         csv.push('\n');

@@ -1,8 +1,8 @@
-//! The paper's evaluation: every run of its figures, what it claims of them, and a report that says
-//! whether that holds.
+//! The paper's evaluation: every run behind its figures, its claims about them, and a report on
+//! whether the claims hold.
 //!
-//! [`suites`] plans the runs, [`reproduce`] makes them and keeps their results, [`figures`] draws them,
-//! [`claims`] compares them with the paper, and [`mod@report`] is the page about all of it.
+//! [`suites`] plans the runs, [`reproduce`] makes them and keeps their results, [`figures`] draws
+//! them, [`claims`] compares them with the paper, and [`mod@report`] puts everything on one page.
 
 pub mod claims;
 pub mod figures;

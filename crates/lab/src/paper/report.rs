@@ -1,5 +1,5 @@
-//! The report: one page that says what Big Bird does, and whether the paper's evaluation could be
-//! reproduced.
+//! The report: one page that explains what Big Bird does, and whether the paper's evaluation could
+//! be reproduced.
 
 use std::fmt::Write as _;
 
@@ -8,26 +8,26 @@ use crate::describe::{Description, OF_PAPER, PERCENTILES};
 use crate::paper::claims::{Claim, Compared, claims, compared};
 use crate::paper::figures::{Figure, figures};
 use crate::paper::reproduce::{Results, Summary};
-use crate::paper::suites::{Suite, System};
+use crate::paper::suites::{EvaluatedSystem, Suite};
 use crate::text::{escape, grouped, percent, short};
 use crate::workload::synthetic::Preset;
 
-/// What a report is about.
+/// The contents of a report.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
     /// The finished runs.
     pub results: Results<'a>,
-    /// What the workload contains.
+    /// The description of the workload.
     pub description: &'a Description,
-    /// Where the workload comes from: a preset, or files.
+    /// The preset of the synthetic workload. None if the workload was read from files.
     pub preset: Option<Preset>,
     /// The workload in words.
     pub workload: String,
-    /// How many queriers there are.
+    /// The number of queriers.
     pub queriers: usize,
     /// Parameters, by name.
     pub parameters: Vec<(String, String)>,
-    /// The command that made it.
+    /// The command that made the report.
     pub command: String,
 }
 
@@ -36,7 +36,8 @@ const PAGE_STYLE: &str = "\
 --panel:#f6f8fa;--good:#1a7f37;--bad:#cf222e;--accent:#0072b2}\
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;\
 --ground:#0d1117;--panel:#161b22;--good:#3fb950;--bad:#f85149;--accent:#58a6ff}}\
-*{box-sizing:border-box}a{color:var(--accent)}body{margin:0;background:var(--ground);color:var(--ink);\
+*{box-sizing:border-box}a{color:var(--accent)}\
+body{margin:0;background:var(--ground);color:var(--ink);\
 font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
 main{max-width:1180px;margin:0 auto;padding:24px 20px 64px}h1{font-size:1.9rem;line-height:1.2;\
 margin:.2em 0}h2{margin:2em 0 .4em;font-size:1.35rem}h3{margin:0 0 .2em;font-size:1.05rem}\
@@ -62,7 +63,7 @@ figcaption li{margin:.2em 0;color:var(--ink)}.label{display:none}\
 .cards tr{border-bottom:1px solid var(--line);padding:8px 0}.cards td{border:0;padding:1px 0}\
 .label{display:inline;color:var(--soft)}}";
 
-/// The page.
+/// The report as an HTML page.
 pub fn report(subject: &Subject<'_>) -> String {
     let mut page = String::new();
     let claims = claims(subject.results);
@@ -79,9 +80,12 @@ pub fn report(subject: &Subject<'_>) -> String {
     for (part, title) in [
         (
             "5",
-            "Figure 5: impression-site quotas, without and under attack",
+            "Figure 5: impression-site quotas, without attack and under attack",
         ),
-        ("6", "Figure 6: domain caps, and how strong the attacker is"),
+        (
+            "6",
+            "Figure 6: domain caps, and the strength of the attacker",
+        ),
     ] {
         let of_part: Vec<&Figure> = figures
             .iter()
@@ -110,89 +114,106 @@ fn heading(subject: &Subject<'_>, claims: &[Claim], page: &mut String) {
     let all = holding == claims.len();
     let _ = write!(
         page,
-        "<p class=\"soft\">Big Bird: privacy budgets for the open web</p><h1>The paper's evaluation, \
-         reproduced</h1><p class=\"verdict{}\"><b>{holding} of {} claims of the paper hold</b> on {}.\
-         {}</p>",
+        "<p class=\"soft\">Big Bird: privacy budgets for the open web</p><h1>The paper's \
+         evaluation, reproduced</h1><p class=\"verdict{}\"><b>{holding} of {} claims of the paper \
+         hold</b> on {}.{}</p>",
         if all { "" } else { " failed" },
         claims.len(),
         escape(&subject.workload),
         if all {
             ""
         } else {
-            " What does not is marked and explained below."
+            " Those that do not are marked and explained below."
         }
     );
     if let Some((least, most)) = sizes_under_attack(subject.results) {
         let _ = write!(
             page,
-            "<p>The paper's claims are about directions. The sizes of errors under attack are {least:.1} \
-             to {most:.1} times the paper's: <a href=\"#differences\">what differs, and why</a>.</p>"
+            "<p>The claims are about directions, not sizes. Median errors under attack here are \
+             between {least:.1} and {most:.1} times those in the paper: see <a \
+             href=\"#differences\">what differs, and why</a>.</p>"
         );
     }
     page.push_str(
-        "<p>Browsers are about to measure ads without following people: each device keeps what it saw \
-         to itself, and gives away encrypted reports that cost <i>privacy budget</i>. A budget for \
-         each querier is not enough to protect people, so there is a <i>global</i> one for the whole \
-         device. But whoever can spend it can empty it: with throw-away domains (Sybils), an attacker \
-         makes everyone else's reports worthless. <b>Big Bird</b> puts <i>quotas</i> on impression \
-         sites and conversion sites, and a <i>cap</i> on the domains of one user action, so that the \
-         global budget can be spent only as fast as people really do things.</p>",
+        "<p>Browsers are about to measure ads without tracking people. Each device keeps to itself \
+         what it saw, and answers sites with encrypted reports that cost <i>privacy budget</i>. A \
+         budget for each querier is not enough to protect people, so each device also has a \
+         <i>global budget</i>. But anyone who can spend the global budget can also drain it: with \
+         throw-away domains (Sybils), an attacker can make everyone else's reports worthless. \
+         <b>Big Bird</b> gives each site an <i>impression-site quota</i> and a <i>conversion-site \
+         quota</i>, and sets a <i>domain cap</i> on the sites that one user action may involve. \
+         The global budget can then be spent only as fast as people really act.</p>",
     );
     page.push_str(
-        "<details><summary>Words</summary><p><b>Error</b>: how far the sums of a batch of reports are off, \
-         relative to the sums (RMSRE, the root of the mean squared relative error over buckets); over \
-         batches, the median and the 95th percentile. <b>ε</b> (epsilon): the measure of privacy loss; \
-         every report costs some. <b>Querier</b>: who measures, here a conversion site. <b>Batch</b>: the \
-         reports that a querier sums, ten days of them. <b>Quota</b>: how much of a device's global budget \
-         one site can help spend in a day. <b>Cap</b>: how many sites one user action can involve. \
-         <b>Cookie Monster</b>: the earlier system, with a budget for each querier and no global one. \
-         <b>Blocked</b>: a report of which something was withheld because a budget or quota could not \
-         pay.</p></details>",
+        "<details><summary>Terms</summary><ul>\
+         <li><b>Error</b>: how far the sums of a batch of reports are off, relative to the sums. \
+         It is the RMSRE, the root of the mean squared relative error over buckets. Figures show \
+         the median and the 95th percentile over batches.</li>\
+         <li><b>ε</b> (epsilon): the measure of privacy loss. Every report that reveals something \
+         costs ε.</li>\
+         <li><b>Querier</b>: a site that measures. Here, queriers are conversion sites.</li>\
+         <li><b>Batch</b>: the reports that a querier sums into one result. The parameters at the \
+         end of this page give its size.</li>\
+         <li><b>Impression-site quota</b>: how much of a device's global budget reports about the \
+         ads of one site can use up in one epoch, which is one day in the paper's evaluation. \
+         Where this page gives a number for a <b>quota</b>, it means this one, in ε.</li>\
+         <li><b>Conversion-site quota</b>: how much of a device's global budget the conversions on \
+         one site can consume in one epoch.</li>\
+         <li><b>Domain cap</b>, or <b>cap</b>: how many distinct sites one user action may involve \
+         in an epoch.</li>\
+         <li><b>Sybil</b>: a domain that an attacker made up.</li>\
+         <li><b>Cookie Monster</b>: the earlier system, with a budget for each querier and no \
+         global budget.</li>\
+         <li><b>Blocked</b>: said of a report from which something was withheld, because a budget \
+         or a quota could not pay or the domain cap was reached.</li></ul></details>",
     );
     let at = |system, attacker, x| subject.results.at(Suite::Fig5, system, attacker, x);
-    let alone = at(System::CookieMonster, "none", None);
-    let drained = at(System::GlobalOnly, "random", None);
-    let protected = at(System::BigBird, "random", Some(2.0));
+    let alone = at(EvaluatedSystem::CookieMonster, "none", None);
+    let drained = at(EvaluatedSystem::GlobalOnly, "random", None);
+    let protected = at(EvaluatedSystem::BigBird, "random", Some(2.0));
     let factor = |run: Option<&Summary>| Some(run?.median / alone?.median);
     let tiles: [(&str, Option<&Summary>, &str, String); 4] = [
         (
-            "nobody attacks",
+            "no attack, no global budget",
             alone,
             "5.2%",
             format!(
-                "The error of the median honest measurement. Noise alone gives {}.",
+                "The median error of honest batches. Noise alone gives {}.",
                 alone.map_or_else(String::new, |run| percent(run.noise))
             ),
         ),
         (
-            "attacked, global budget only",
+            "random attacker, global budget only",
             drained,
             "48.5%",
             match factor(drained) {
                 Some(factor) if factor < 2.0 => {
-                    format!("Private, and {factor:.1} times the error.")
+                    format!("Private, with {factor:.1} times the error without attack.")
                 }
-                _ => "Private, but drained: much of what is measured is lost.".to_owned(),
+                _ => "Private, but drained: much of the measurement is lost.".to_owned(),
             },
         ),
         (
-            "attacked, Big Bird",
+            "random attacker, Big Bird",
             protected,
             "5.5%",
             match factor(protected) {
                 Some(factor) if factor > 1.3 => {
-                    format!("As private, at {factor:.1} times the error.")
+                    format!("Just as private, with {factor:.1} times the error without attack.")
                 }
-                _ => "As private, and nearly as good as without an attack.".to_owned(),
+                _ => "Just as private, and nearly as accurate as without attack.".to_owned(),
             },
         ),
         (
-            "an all-knowing attacker, Big Bird",
-            subject
-                .results
-                .at(Suite::Fig6a, System::BigBird, "omniscient", Some(2.0)),
+            "omniscient attacker, Big Bird",
+            subject.results.at(
+                Suite::Fig6a,
+                EvaluatedSystem::BigBird,
+                "omniscient",
+                Some(2.0),
+            ),
             "28.6%",
-            "A worst case: it sees every quota on every device.".to_owned(),
+            "A worst case: this attacker knows every quota on every device.".to_owned(),
         ),
     ];
     page.push_str("<div class=\"tiles\">");
@@ -209,7 +230,7 @@ fn heading(subject: &Subject<'_>, claims: &[Claim], page: &mut String) {
     page.push_str("</div>");
 }
 
-/// How large errors under attack are, as multiples of the paper's: the least and the most.
+/// The least and the largest ratio between an error under attack and the paper's.
 fn sizes_under_attack(results: Results<'_>) -> Option<(f64, f64)> {
     let ratios: Vec<f64> = compared(results)
         .iter()
@@ -223,7 +244,7 @@ fn sizes_under_attack(results: Results<'_>) -> Option<(f64, f64)> {
 
 fn claims_table(claims: &[Claim], page: &mut String) {
     page.push_str(
-        "<h2>What the paper claims, and whether it holds here</h2><div class=\"scroll\"><table \
+        "<h2>The paper's claims, and whether they hold here</h2><div class=\"scroll\"><table \
          class=\"cards\"><tr><th></th><th>claim</th><th>here</th><th>in the paper</th></tr>",
     );
     for claim in claims {
@@ -250,7 +271,7 @@ fn claims_table(claims: &[Claim], page: &mut String) {
     page.push_str("</table></div>");
 }
 
-/// Whether a claim holds.
+/// The mark of a claim that holds or fails.
 fn mark(holds: bool) -> &'static str {
     match holds {
         true => "<span class=\"good\">✓ holds</span>",
@@ -258,13 +279,13 @@ fn mark(holds: bool) -> &'static str {
     }
 }
 
-/// A figure with what it claims.
+/// A figure with the claims about it.
 fn figure(figure: &Figure, claims: &[Claim], page: &mut String) {
     let name = figure.name;
     let _ = write!(
         page,
         "<figure id=\"fig{name}\">{}<figcaption><b>{name}</b> {} <a \
-         href=\"fig{name}.csv\">numbers</a>",
+         href=\"fig{name}.csv\">numbers (CSV)</a>",
         figure.chart.to_inline(),
         figure.caption,
     );
@@ -274,7 +295,7 @@ fn figure(figure: &Figure, claims: &[Claim], page: &mut String) {
         for claim in own {
             let _ = write!(
                 page,
-                "<li>{} {} <span class=\"soft\">Here {}; paper {}.</span></li>",
+                "<li>{} {} <span class=\"soft\">Here: {}. Paper: {}.</span></li>",
                 mark(claim.holds),
                 escape(claim.says),
                 escape(&claim.ours),
@@ -288,9 +309,11 @@ fn figure(figure: &Figure, claims: &[Claim], page: &mut String) {
 
 fn comparison(compared: &[Compared], part: &str, page: &mut String) {
     page.push_str(
-        "<details><summary>Every number of the paper beside ours</summary><div \
-         class=\"scroll\"><table><tr><th>figure</th><th>what</th><th class=\"n\">here</th><th \
-         class=\"n\">paper</th><th class=\"n\">difference</th></tr>",
+        "<details><summary>Every number of the paper, next to ours</summary><p \
+         class=\"soft\">Numbers are median errors, unless a row says otherwise. Rows name the \
+         attacker, the impression-site quota in ε (“quota”) and the domain cap (“cap”).</p><div \
+         class=\"scroll\"><table><tr><th>figure</th><th>measurement</th><th \
+         class=\"n\">here</th><th class=\"n\">paper</th><th class=\"n\">difference</th></tr>",
     );
     for row in compared.iter().filter(|row| row.figure.starts_with(part)) {
         let (paper, difference) = if row.below {
@@ -324,37 +347,38 @@ fn differences(subject: &Subject<'_>, page: &mut String) {
     page.push_str("<h2 id=\"differences\">What differs from the paper, and why</h2><ul>");
     match subject.preset {
         Some(Preset::Published) => page.push_str(
-            "<li><b>The data.</b> The paper's data (CriteoPrivateAd) is not part of this program. The \
-             population here is synthetic, and fitted only to what is published <i>without</i> attack. \
-             Everything under attack is a prediction, and reported as it comes: attacks do somewhat \
-             less harm here than in the paper. What the published numbers leave open, and attacks \
-             depend on, is whether devices stay on big sites, whether clicks concentrate there, how \
-             large the largest conversion sites are, and how many buckets are small. The preset \
-             <code>attack-fitted</code> shows that other answers to these questions give the paper's \
-             numbers.</li>",
+            "<li><b>The data.</b> The paper's data (CriteoPrivateAd) is not part of this program. \
+             The population here is synthetic, and is fitted only to published numbers that do \
+             <i>not</i> involve an attack. All results under attack are therefore predictions, and \
+             they are reported unchanged: attacks do somewhat less harm here than in the paper. \
+             Attacks depend on four things that the published numbers leave open: whether devices \
+             stay on big sites, whether clicks are concentrated there, how large the largest \
+             conversion sites are, and how many buckets are small. The preset \
+             <code>attack-fitted</code> shows that other answers to these questions give the \
+             paper's numbers.</li>",
         ),
         Some(Preset::AttackFitted) => page.push_str(
-            "<li><b>The data.</b> The population here is synthetic and was <b>fitted to the paper's \
-             results under attack as well</b>. That it agrees with them is no evidence: use the preset \
-             <code>published</code> for that.</li>",
+            "<li><b>The data.</b> The population here is synthetic and was <b>also fitted to the \
+             paper's results under attack</b>. Its agreement with them is therefore not evidence. \
+             For evidence, use the preset <code>published</code>.</li>",
         ),
         None => page.push_str(
-            "<li><b>The data.</b> These are other files than the paper's. Its numbers are for \
-             orientation.</li>",
+            "<li><b>The data.</b> The workload was read from files. Unless these are the paper's \
+             own files, the paper's numbers are only a rough guide.</li>",
         ),
     }
     page.push_str(
-        "<li><b>95th percentiles.</b> There are fewer batches in a smaller population, and none of its \
-         queriers are as unlucky as the paper's worst: errors spread less here.</li>\
-         <li><b>Popularity (6c).</b> The paper labels its last point ranks 41–50; its artifact sweeps \
-         the first rank of a window of ten sites from 1 to 5. Both sweeps are shown. Neither preset \
-         reproduces how harm falls with rank.</li>\
-         <li><b>Noise.</b> The paper's figures add noise of scale 1/ε where its accounting assumes \
-         2/ε. The parameters below say which was used.</li></ul>",
+        "<li><b>95th percentiles.</b> A smaller population has fewer batches, and none of its \
+         queriers is as unlucky as the paper's worst. So errors vary less here.</li>\
+         <li><b>Popularity (6c).</b> The paper labels its last point as ranks 41–50, but its \
+         artifact sweeps the first rank of ten sites from 1 to 5. Both sweeps are shown. Neither \
+         preset reproduces how the harm falls with the rank.</li>\
+         <li><b>Noise.</b> The paper's figures add noise of scale 1/ε, but its accounting assumes \
+         2/ε. The parameters below say which one was used here.</li></ul>",
     );
 }
 
-/// What was spent, and how near attacks came to the bounds.
+/// The amounts that were consumed, and the shares of the bounds that attacks reached.
 fn consumption(results: Results<'_>, page: &mut String) {
     let rows: Vec<_> = results
         .0
@@ -365,15 +389,19 @@ fn consumption(results: Results<'_>, page: &mut String) {
         return;
     }
     page.push_str(
-        "<h2>What attackers took, and what they could take at most</h2><p>The resilience theorem \
-         bounds what an attacker takes from one global budget by the quotas it uses (i) and by its \
-         user actions (ii), and what that does to a sum of reports (iii). Every run checks every \
-         device and every batch; 100% is as much as the theorem allows: the bound is met, not exceeded. \
-         Without quotas and cap there are no such bounds, but for (iii) on sums.</p><details><summary>All attacked runs</summary><div \
+        "<h2>What attackers took, and the most they could take</h2><p>The resilience theorem \
+         bounds what an attacker can take from one global budget: by the quotas it uses (i), and \
+         by its user actions (ii). It also bounds the effect on a sum of reports (iii). Every run \
+         checks every device and every batch. The table shows the largest share of each bound that \
+         was reached. At 100%, an attacker took as much as the theorem allows: the bound is met, \
+         not exceeded. A dash means that the policy lacks the limits that the bound needs. Without \
+         quotas and a domain cap, only the bound on sums (iii) remains.</p><details><summary>All \
+         attacked runs</summary><div \
          class=\"scroll\"><table><tr><th>suite</th><th>system</th><th>attacker</th><th \
-         class=\"n\">quota, cap, Sybils or rank</th><th class=\"n\">honest ε</th><th class=\"n\">attacker ε</th><th \
-         class=\"n\">(i) by quotas</th><th class=\"n\">(ii) by user actions</th><th \
-         class=\"n\">(iii) budgets drained</th><th class=\"n\">(iii) change of a sum</th><th></th></tr>",
+         class=\"n\">quota, cap,<br>Sybils or rank</th><th class=\"n\">honest<br>reports, ε</th><th \
+         class=\"n\">attacker,<br>ε</th><th class=\"n\">(i) by<br>quotas</th><th class=\"n\">(ii) by \
+         user<br>actions</th><th class=\"n\">(iii) budgets<br>drained</th><th class=\"n\">(iii) \
+         change<br>of a sum</th><th></th></tr>",
     );
     for run in rows {
         let (honest, attacker) = run.summary.consumed.unwrap_or_default();
@@ -387,8 +415,8 @@ fn consumption(results: Results<'_>, page: &mut String) {
             page,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td \
              class=\"n\">{honest:.2}</td><td class=\"n\">{attacker:.2}</td><td \
-             class=\"n\">{quotas}</td><td class=\"n\">{actions}</td><td class=\"n\">{drained}</td><td \
-             class=\"n\">{query}</td><td>{mark}</td></tr>",
+             class=\"n\">{quotas}</td><td class=\"n\">{actions}</td><td \
+             class=\"n\">{drained}</td><td class=\"n\">{query}</td><td>{mark}</td></tr>",
             run.planned.suite.name(),
             run.planned.system.name(),
             run.planned.experiment.attacker(),
@@ -396,8 +424,8 @@ fn consumption(results: Results<'_>, page: &mut String) {
         );
     }
     page.push_str(
-        "</table></div><p class=\"soft\">ε: the mean of what was taken from the global budgets that \
-         something was taken from.</p></details>",
+        "</table></div><p class=\"soft\">The columns with ε show how much was consumed from a \
+         global budget: the mean over the global budgets that paid anything.</p></details>",
     );
 }
 
@@ -405,8 +433,8 @@ fn workload(subject: &Subject<'_>, page: &mut String) {
     let description = subject.description;
     let _ = write!(
         page,
-        "<h2>The workload</h2><p>{} devices with {} impressions and {} conversions; {} impression \
-         sites, {} conversion sites, of which {} measure.</p>",
+        "<h2>The workload</h2><p>{} devices with {} impressions and {} conversions, on {} \
+         impression sites and {} conversion sites. Of the conversion sites, {} are queriers.</p>",
         grouped(description.devices),
         grouped(description.impressions),
         grouped(description.conversions),
@@ -415,11 +443,13 @@ fn workload(subject: &Subject<'_>, page: &mut String) {
         grouped(subject.queriers as u64),
     );
     page.push_str(
-        "<p>Sites that a device meets in a day, at percentiles over devices: conversion sites (N), \
-         impression sites (M), and conversion sites for each impression site (n). The paper's N and n \
-         are even at every percentile; they look doubled, probably because they count a site once for \
-         clicks and once for landed clicks. So twice our unique counts stand beside them.</p><div \
-         class=\"scroll\"><table><tr><th>percentile</th><th class=\"n\">N</th><th class=\"n\">2N</th>\
+        "<p>The number of sites that a device involves in an epoch, at percentiles: conversion \
+         sites (N), impression sites (M), and conversion sites for each impression site (n). The \
+         paper's N and n are even at every percentile. They look doubled, probably because the \
+         paper counts a site once for clicks and once for landed clicks. The table therefore shows \
+         twice our counts of unique sites (2N and 2n) next to the paper's.</p><div \
+         class=\"scroll\"><table><tr><th>percentile</th><th class=\"n\">N</th><th \
+         class=\"n\">2N</th>\
          <th class=\"n\">paper</th><th class=\"n\">M</th><th class=\"n\">paper</th><th \
          class=\"n\">n</th><th class=\"n\">2n</th><th class=\"n\">paper</th></tr>",
     );
@@ -441,7 +471,7 @@ fn workload(subject: &Subject<'_>, page: &mut String) {
 }
 
 fn parameters(subject: &Subject<'_>, page: &mut String) {
-    page.push_str("<h2>How this was made</h2><div class=\"scroll\"><table>");
+    page.push_str("<h2>How this report was made</h2><div class=\"scroll\"><table>");
     for (name, value) in &subject.parameters {
         let _ = write!(
             page,
@@ -453,8 +483,8 @@ fn parameters(subject: &Subject<'_>, page: &mut String) {
     let _ = write!(
         page,
         "</table></div><pre>{}</pre><p class=\"soft\">All runs with all their batches are in <a \
-         href=\"results.json\">results.json</a>, the numbers of each figure in fig*.csv, the figures in \
-         fig*.svg.</p>",
+         href=\"results.json\">results.json</a>. The numbers of each figure are in fig*.csv, and \
+         the figures are in fig*.svg.</p>",
         escape(&subject.command)
     );
 }

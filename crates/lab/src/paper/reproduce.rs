@@ -1,64 +1,65 @@
-//! The paper's evaluation, run by run: each is kept in a file, so that a run that was interrupted goes
-//! on where it stopped, and runs that several figures share are made once.
+//! The paper's evaluation, run by run. The result of each run is kept in a file, so that an
+//! interrupted evaluation continues where it stopped. A run that several figures share is made
+//! once.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bigbird::Limit;
 use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::attack::Strength;
 use crate::metrics::percentile;
-use crate::paper::suites::{Planned, Suite, System};
-use crate::replay::Blocked;
+use crate::paper::suites::{EvaluatedSystem, Planned, Suite};
 use crate::simulate::{LabError, Laboratory};
 use crate::workload::hash;
 
-/// A run of a figure, and what came of it.
+/// A run of a figure, with its results.
 #[derive(Debug, Clone)]
-pub struct Finished {
-    /// Where it stands in the figure.
+pub struct FinishedRun {
+    /// The run.
     pub planned: Planned,
-    /// What figures and claims need of it.
+    /// The results that figures and claims need.
     pub summary: Summary,
-    /// All of it, as in `results.json`.
+    /// All results, as in `results.json`.
     pub json: Value,
 }
 
-/// What figures and claims need of a run. Errors and shares are fractions.
+/// The results of a run that figures and claims need. Errors and shares are fractions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     /// The median error over batches.
     pub median: f64,
     /// The 95th percentile.
     pub p95: f64,
-    /// The share of reports blocked, by first cause: the mean over batches.
-    pub blocked: [f64; Blocked::ALL.len()],
+    /// The share of reports that are blocked, by first cause: the mean over batches.
+    pub blocked: [f64; Limit::ALL.len()],
     /// The median error over batches from noise alone.
     pub noise: f64,
-    /// How many batches there are.
+    /// The number of batches.
     pub batches: usize,
-    /// What each device-epoch paid of its global budget, in epsilons: for honest reports and for the
-    /// attacker.
+    /// The mean amounts consumed from the global budgets that paid anything, in ε: by honest
+    /// reports, and by the attacker.
     pub consumed: Option<(f64, f64)>,
-    /// Whether the bounds of the resilience theorem held.
+    /// True if the bounds of the resilience theorem held. None without an attack.
     pub held: Option<bool>,
     /// The largest shares of the bounds that were reached: by quotas (i), by user actions (ii), of
-    /// budgets drained and of a query changed (iii).
+    /// budgets drained (iii) and of a sum changed (iii).
     pub reached: [Option<f64>; 4],
 }
 
 impl Summary {
-    /// From a run of `results.json`; none if something is missing.
+    /// The summary of a run in `results.json`. None if something is missing.
     pub fn from_json(run: &Value) -> Option<Self> {
         let number = |value: &Value| value.as_f64();
         let reached = &run["bounds"]["reached"];
-        let mut blocked = [0.0; Blocked::ALL.len()];
-        for cause in Blocked::ALL {
-            blocked[cause as usize] = number(&run["blockedShare"][cause.name()])?;
+        let mut blocked = [0.0; Limit::ALL.len()];
+        for cause in Limit::ALL {
+            blocked[cause as usize] = number(&run["blockedShare"][cause.key()])?;
         }
-        let consumed = &run["globalConsumed"];
+        let consumed = &run["globalBudgetConsumed"];
         let batches = run["batches"].as_array()?;
         Some(Self {
             median: number(&run["median"])?,
@@ -79,28 +80,29 @@ impl Summary {
     }
 
     /// The share of reports blocked by a cause.
-    pub fn blocked_by(&self, cause: Blocked) -> f64 {
+    pub fn blocked_by(&self, cause: Limit) -> f64 {
         self.blocked[cause as usize]
     }
 }
 
-/// How far it is.
+/// The progress of the evaluation.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress<'a> {
-    /// The run that begins, or none at the end.
+pub struct ReproduceProgress<'a> {
+    /// The run that starts now, or none at the end.
     pub next: Option<&'a Planned>,
-    /// How many runs there are, and how many are done.
+    /// The number of runs, and how many of them are done.
     pub runs: (usize, usize),
-    /// What they cost, in some unit, and how much of it was paid.
+    /// The cost of all runs, in an arbitrary unit, and the cost of those that are done.
     pub cost: (f64, f64),
-    /// How much of that was paid now; the rest had been done before.
+    /// The cost of the runs that were made now. The other finished runs had been made before, or
+    /// are shared.
     pub paid_now: f64,
 }
 
-/// Why it could not be reproduced.
+/// The reason why the evaluation could not be reproduced.
 #[derive(Debug, Error)]
 pub enum ReproduceError {
-    /// A run has no result.
+    /// A run failed.
     #[error(transparent)]
     Lab(#[from] LabError),
     /// A file could not be written.
@@ -108,29 +110,30 @@ pub enum ReproduceError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// A run without a complete batch.
-    #[error("no querier has a complete batch: the workload must be larger")]
+    /// A run has no complete batch.
+    #[error("no querier has enough reports for one batch; use a larger workload")]
     NoBatches,
 }
 
-/// Makes all runs that are not kept in a folder yet, and keeps them there; says how many those were.
-/// `context` names everything
-/// that results depend on besides the run itself: program, workload, options.
+/// Makes all runs whose results are not in the folder yet, and writes their results there. Returns
+/// all runs, and the number of runs that were made now. `context` identifies everything that
+/// results depend on apart from the run itself: the program, the workload and the options.
 ///
 /// # Errors
-/// If a part of the workload cannot be read, or a result cannot be written.
+/// If a part of the workload cannot be read, if a result cannot be written, or if a run has no
+/// complete batch.
 pub fn run_all(
     laboratory: &Laboratory<'_>,
     planned: Vec<Planned>,
     seed: u64,
     folder: &Path,
     context: &str,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<(Vec<Finished>, usize), ReproduceError> {
-    let kept = Kept {
+    progress: &mut dyn FnMut(ReproduceProgress<'_>),
+) -> Result<(Vec<FinishedRun>, usize), ReproduceError> {
+    let kept = RunCache {
         folder: folder.to_owned(),
         context: format!("{context} seed {seed}"),
     };
@@ -138,11 +141,11 @@ pub fn run_all(
     let costs: Vec<f64> = planned.iter().map(cost).collect();
     let total: f64 = costs.iter().sum();
     let (mut paid, mut paid_now) = (0.0, 0.0);
-    let mut finished: Vec<Finished> = Vec::new();
+    let mut finished: Vec<FinishedRun> = Vec::new();
     let runs = planned.len();
     let mut count = 0;
     for (run, cost) in planned.into_iter().zip(costs) {
-        progress(Progress {
+        progress(ReproduceProgress {
             next: Some(&run),
             runs: (runs, finished.len()),
             cost: (total, paid),
@@ -172,13 +175,13 @@ pub fn run_all(
             paid_now += cost;
             count += 1;
         }
-        finished.push(Finished {
+        finished.push(FinishedRun {
             planned: run,
             summary,
             json,
         });
     }
-    progress(Progress {
+    progress(ReproduceProgress {
         next: None,
         runs: (runs, runs),
         cost: (total, total),
@@ -187,7 +190,7 @@ pub fn run_all(
     Ok((finished, count))
 }
 
-/// What a run costs, in seconds for a million actions: only proportions matter.
+/// The cost of a run, in seconds for a million actions. Only the proportions matter.
 fn cost(run: &Planned) -> f64 {
     let Some(Strength { visits, sybils, .. }) = run.experiment.strength() else {
         return 0.1;
@@ -199,14 +202,14 @@ fn cost(run: &Planned) -> f64 {
     0.15 + each * f64::from(visits)
 }
 
-/// The results that are kept in a folder.
-struct Kept {
+/// The results of runs, kept in a folder.
+struct RunCache {
     folder: PathBuf,
     context: String,
 }
 
-impl Kept {
-    /// Everything that the result of a run depends on.
+impl RunCache {
+    /// A text that contains everything that the result of a run depends on.
     fn key(&self, run: &Planned) -> String {
         format!("{} {:?}", self.context, run.experiment)
     }
@@ -223,7 +226,8 @@ impl Kept {
         (kept["key"].as_str() == Some(&key)).then(|| kept["run"].take())
     }
 
-    /// Written aside and renamed, so that a file is never half a result.
+    /// Writes a result to another file first and renames it, so that a file never contains half a
+    /// result.
     fn keep(&self, run: &Planned, json: &Value) -> Result<(), ReproduceError> {
         let key = self.key(run);
         let path = self.path(&key);
@@ -242,23 +246,25 @@ impl Kept {
     }
 }
 
-/// A digest: what differs by accident differs in it. It is no protection against intent.
+/// A digest, to tell bytes apart that differ by accident. It does not withstand bytes that are
+/// chosen to collide.
 pub fn digest(bytes: &[u8]) -> u64 {
     hash::of_bytes(bytes)
 }
 
-/// Finished runs, to look things up in.
+/// Finished runs, with functions to find some of them.
 #[derive(Debug, Clone, Copy)]
-pub struct Results<'a>(pub &'a [Finished]);
+pub struct Results<'a>(pub &'a [FinishedRun]);
 
 impl<'a> Results<'a> {
-    /// The runs of a suite, a system and an attacker (`none` for none), in order.
+    /// The runs of a suite, a system and an attacker, in order. The attacker `none` finds runs
+    /// without attack.
     pub fn of(
         self,
         suite: Suite,
-        system: System,
+        system: EvaluatedSystem,
         attacker: &'a str,
-    ) -> impl Iterator<Item = &'a Finished> + Clone {
+    ) -> impl Iterator<Item = &'a FinishedRun> + Clone {
         self.0.iter().filter(move |run| {
             run.planned.suite == suite
                 && run.planned.system == system
@@ -270,7 +276,7 @@ impl<'a> Results<'a> {
     pub fn at(
         self,
         suite: Suite,
-        system: System,
+        system: EvaluatedSystem,
         attacker: &'a str,
         x: Option<f64>,
     ) -> Option<&'a Summary> {

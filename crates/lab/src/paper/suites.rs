@@ -6,7 +6,7 @@ use crate::attack::attackers::{Omniscient, Random};
 use crate::attack::{Attacker, Strength};
 use crate::experiment::Experiment;
 
-/// A figure of the paper, or rather the runs behind it.
+/// The runs behind a figure of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
     /// Figure 5: impression-site quotas, without attack and under the random attacker.
@@ -15,7 +15,7 @@ pub enum Suite {
     Fig6a,
     /// Figure 6b: numbers of Sybils.
     Fig6b,
-    /// Figure 6c: how popular the attacker's sites are.
+    /// Figure 6c: the popularity of the attacker's sites.
     Fig6c,
 }
 
@@ -34,25 +34,25 @@ impl Suite {
     }
 }
 
-/// One run of a suite: where it stands in its figure, and what is run.
+/// One run of a suite: its place in the figure, and its experiment.
 #[derive(Debug, Clone)]
 pub struct Planned {
     /// The suite.
     pub suite: Suite,
-    /// The system that is run, as the figure names it.
-    pub system: System,
-    /// The value of what the suite varies, for systems that have it.
+    /// The system that is run.
+    pub system: EvaluatedSystem,
+    /// The value of the parameter that the suite varies. None for systems without this parameter.
     pub x: Option<f64>,
-    /// What is run.
+    /// The policy and the attacker.
     pub experiment: Experiment,
 }
 
-/// A system, as the figures name them.
+/// A system that the paper's figures compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum System {
-    /// Per-querier budgets only.
+pub enum EvaluatedSystem {
+    /// Querier budgets only.
     CookieMonster,
-    /// A global budget besides, and no quotas.
+    /// Querier budgets and a global budget, without quotas.
     GlobalOnly,
     /// Big Bird without impression-site quotas.
     NoImpressionQuota,
@@ -60,8 +60,8 @@ pub enum System {
     BigBird,
 }
 
-impl System {
-    /// What it is called in figures.
+impl EvaluatedSystem {
+    /// Its name in figures.
     pub const fn name(self) -> &'static str {
         match self {
             Self::CookieMonster => "no global budget (Cookie Monster)",
@@ -96,15 +96,15 @@ pub const QUOTAS: [f64; 10] = [0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 7.5, 8.0]
 pub const CAPS: [u32; 4] = [1, 2, 3, 4];
 /// The numbers of Sybils of figure 6b.
 pub const SYBILS: [u32; 6] = [5, 10, 25, 50, 75, 100];
-/// The first ranks of figure 6c: what the artifact sweeps.
+/// The first ranks of figure 6c, as the artifact sweeps them.
 pub const RANKS_OF_ARTIFACT: [u32; 5] = [1, 2, 3, 4, 5];
-/// The first ranks of figure 6c: what the paper's label says.
+/// The first ranks of figure 6c, as the paper's label describes them.
 pub const RANKS_OF_LABEL: [u32; 5] = [1, 11, 21, 31, 41];
 
 const RANDOM: &Random = &Random { share: 0.35 };
 const ATTACKERS: [&dyn Attacker; 2] = [RANDOM, &Omniscient];
 
-/// How many sites attackers own of each kind.
+/// The number of sites of each kind that attackers own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owned {
     /// Impression sites.
@@ -113,11 +113,11 @@ pub struct Owned {
     pub conversion_sites: u32,
 }
 
-/// Every run of some suites, in the order of the paper. Runs that are the same in several suites are
-/// there for each.
+/// Every run of some suites, in the order of the paper. A run that several suites share is listed
+/// for each of them.
 ///
 /// # Errors
-/// Never, as long as the paper's policies are valid.
+/// If a policy of the paper is invalid, which does not happen.
 pub fn plan(suites: &[Suite], owned: Owned) -> Result<Vec<Planned>, PolicyError> {
     let mut runs = Vec::new();
     for &suite in suites {
@@ -142,7 +142,7 @@ struct Planner<'a> {
     runs: &'a mut Vec<Planned>,
 }
 
-/// What differs from the paper's defaults.
+/// Differences from the paper's defaults.
 #[derive(Debug, Clone, Copy, Default)]
 struct Setting {
     quota: Option<f64>,
@@ -156,9 +156,9 @@ impl Planner<'_> {
         let random: Option<&'static dyn Attacker> = Some(RANDOM);
         for attacker in [None, random] {
             for system in [
-                System::CookieMonster,
-                System::GlobalOnly,
-                System::NoImpressionQuota,
+                EvaluatedSystem::CookieMonster,
+                EvaluatedSystem::GlobalOnly,
+                EvaluatedSystem::NoImpressionQuota,
             ] {
                 self.push(system, None, attacker, Setting::default())?;
             }
@@ -167,7 +167,7 @@ impl Planner<'_> {
                     quota: Some(quota),
                     ..Setting::default()
                 };
-                self.push(System::BigBird, Some(quota), attacker, setting)?;
+                self.push(EvaluatedSystem::BigBird, Some(quota), attacker, setting)?;
             }
         }
         Ok(())
@@ -175,10 +175,10 @@ impl Planner<'_> {
 
     fn fig6a(&mut self) -> Result<(), PolicyError> {
         for attacker in ATTACKERS {
-            for system in [System::CookieMonster, System::GlobalOnly] {
+            for system in [EvaluatedSystem::CookieMonster, EvaluatedSystem::GlobalOnly] {
                 self.push(system, None, Some(attacker), Setting::default())?;
             }
-            for system in [System::BigBird, System::NoImpressionQuota] {
+            for system in [EvaluatedSystem::BigBird, EvaluatedSystem::NoImpressionQuota] {
                 for cap in CAPS {
                     let setting = Setting {
                         cap: Some(cap),
@@ -199,7 +199,7 @@ impl Planner<'_> {
                     ..Setting::default()
                 };
                 self.push(
-                    System::BigBird,
+                    EvaluatedSystem::BigBird,
                     Some(sybils.into()),
                     Some(attacker),
                     setting,
@@ -222,7 +222,12 @@ impl Planner<'_> {
                     first_rank: Some(rank),
                     ..Setting::default()
                 };
-                self.push(System::BigBird, Some(rank.into()), Some(attacker), setting)?;
+                self.push(
+                    EvaluatedSystem::BigBird,
+                    Some(rank.into()),
+                    Some(attacker),
+                    setting,
+                )?;
             }
         }
         Ok(())
@@ -230,7 +235,7 @@ impl Planner<'_> {
 
     fn push(
         &mut self,
-        system: System,
+        system: EvaluatedSystem,
         x: Option<f64>,
         attacker: Option<&'static dyn Attacker>,
         setting: Setting,
@@ -262,13 +267,13 @@ impl Planner<'_> {
     }
 }
 
-fn policy(system: System, setting: Setting) -> Result<Policy, PolicyError> {
+fn policy(system: EvaluatedSystem, setting: Setting) -> Result<Policy, PolicyError> {
     let mut policy = system.profile().policy().to_builder();
-    if system == System::NoImpressionQuota {
-        policy = policy.unlimited(FilterKind::ImpressionSite);
+    if system == EvaluatedSystem::NoImpressionQuota {
+        policy = policy.unlimited(FilterKind::ImpressionSiteQuota);
     }
     if let Some(quota) = setting.quota {
-        policy = policy.impression_site(quota);
+        policy = policy.impression_site_quota(quota);
     }
     if let Some(cap) = setting.cap {
         policy = policy.domain_cap(cap);

@@ -1,5 +1,5 @@
-//! Cells of tables, whatever file they come from: text, a number, or nothing; and Parquet files as
-//! columns of them.
+//! Cells of tables, in whatever file they are stored: text, a number, or nothing. Parquet files are
+//! read as columns of such cells.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -30,14 +30,14 @@ pub(crate) enum Cell<'a> {
     Nothing,
     Text(&'a str),
     Number(i128),
-    /// Not whole, or too large to tell.
+    /// A floating-point number that is not whole, or too large to be exact.
     Fraction(f64),
 }
 
-/// What is said of a cell that must not be empty.
-pub(crate) const EMPTY: &str = "it is empty";
+/// The message for a cell that must not be empty.
+pub(crate) const EMPTY: &str = "the cell is empty";
 
-/// The longest text that is a name.
+/// The longest name, in bytes.
 const MAX_NAME: usize = 65_535;
 
 impl<'a> Cell<'a> {
@@ -49,21 +49,24 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// The whole number that it is or spells.
+    /// The whole number in the cell, also if it is written as text.
     pub(crate) fn number(self) -> Result<Option<i128>, String> {
         match self {
             Self::Nothing => Ok(None),
             Self::Number(number) => Ok(Some(number)),
-            // What some write who mean whole numbers.
+            // Some programs write whole numbers as 7.0.
             Self::Text(text) => match text.strip_suffix(".0").unwrap_or(text).parse::<i64>() {
                 Ok(number) => Ok(Some(number.into())),
-                Err(_) => Err(format!("it is {}, which is no whole number", quoted(text))),
+                Err(_) => Err(format!(
+                    "{} is not a whole number that fits into 64 bits",
+                    quoted(text)
+                )),
             },
-            Self::Fraction(number) => Err(format!("it is {number}, which is no whole number")),
+            Self::Fraction(number) => Err(format!("{number} is not a whole number below 2^53")),
         }
     }
 
-    /// The name that it is: text, or a whole number, which is spelled in the buffer.
+    /// The name in the cell: text, or a whole number, which is written as text into the buffer.
     pub(crate) fn name<'b>(self, buffer: &'b mut String) -> Result<Option<&'b str>, String>
     where
         'a: 'b,
@@ -71,27 +74,25 @@ impl<'a> Cell<'a> {
         match self {
             Self::Nothing => Ok(None),
             Self::Text(text) if text.len() > MAX_NAME => Err(format!(
-                "it has {} bytes: a name has at most {MAX_NAME}",
+                "the name has {} bytes; at most {MAX_NAME} are allowed",
                 text.len()
             )),
             Self::Text(text) => Ok(Some(text)),
             Self::Number(number) => {
                 buffer.clear();
-                // Most numbers are small, and those are spelled faster.
+                // Most numbers fit into 64 bits, and those are formatted faster.
                 let _ = match i64::try_from(number) {
                     Ok(number) => write!(buffer, "{number}"),
                     Err(_) => write!(buffer, "{number}"),
                 };
                 Ok(Some(buffer))
             }
-            Self::Fraction(number) => Err(format!(
-                "it is {number}, which is neither text nor a whole number"
-            )),
+            Self::Fraction(number) => Err(format!("{number} is neither text nor a whole number")),
         }
     }
 }
 
-/// Text in a message: on one line, and not too long.
+/// Text for a message: quoted, on one line, and at most 40 characters of it.
 pub(crate) fn quoted(text: &str) -> String {
     let mut characters = text.chars();
     let begin: String = characters.by_ref().take(40).collect();
@@ -101,7 +102,7 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// What a column must hold.
+/// The type that a column must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// Text or whole numbers.
@@ -138,7 +139,7 @@ impl Holds {
                 self == Self::Lists && Self::Numbers.allows(of.data_type())
             }
             _ if found.is_integer() => matches!(self, Self::Names | Self::Numbers | Self::Times),
-            // Numbers become such where some are missing.
+            // Some programs store whole numbers as floating-point numbers if some cells are empty.
             _ => is_number && matches!(self, Self::Numbers | Self::Times),
         }
     }
@@ -159,11 +160,11 @@ enum Values {
     Fractions(Vec<f64>),
 }
 
-/// Below this, every whole number has a floating-point number of its own.
+/// 2^53. Below it, every whole number can be represented exactly as a floating-point number.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 impl Column {
-    /// A column that is not there: every cell is empty.
+    /// A column that the file does not have: every cell is empty.
     fn absent() -> Self {
         Self {
             array: arrow_array::new_null_array(&DataType::Null, 0),
@@ -202,7 +203,7 @@ impl Column {
         }
     }
 
-    /// How many nanoseconds its numbers stand for, if they are times.
+    /// The nanoseconds in one unit of the column, if it holds times.
     pub(crate) fn tick(&self) -> Option<i128> {
         match self.array.data_type() {
             DataType::Timestamp(unit, _) => Some(match unit {
@@ -216,7 +217,7 @@ impl Column {
         }
     }
 
-    /// The numbers of a list, by its row in the batch; none if there is no list.
+    /// The numbers of a list, by its row in the batch. None if the cell is empty.
     pub(crate) fn list(&self, at: usize) -> Option<Self> {
         if self.array.is_null(at) {
             return None;
@@ -229,13 +230,13 @@ impl Column {
         }
     }
 
-    /// How many cells there are.
+    /// The number of cells.
     pub(crate) fn len(&self) -> usize {
         self.array.len()
     }
 }
 
-/// All numbers of a column of whole numbers or times; what is null has any.
+/// All numbers of a column of whole numbers or times. Null cells have an arbitrary number.
 fn numbers(array: &ArrayRef) -> Option<Vec<i128>> {
     fn of<T: ArrowPrimitiveType>(array: &ArrayRef) -> Option<Vec<i128>>
     where
@@ -262,40 +263,40 @@ fn numbers(array: &ArrayRef) -> Option<Vec<i128>> {
     }
 }
 
-/// A Parquet file whose columns are known, and nothing else yet.
+/// A Parquet file of which only the metadata has been read.
 pub(crate) struct ParquetFile {
     path: PathBuf,
     builder: ParquetRecordBatchReaderBuilder<File>,
 }
 
-/// How many rows a batch has.
+/// The number of rows in a batch.
 const BATCH: usize = 8192;
 
 impl ParquetFile {
     pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
         let file = File::open(path).map_err(|cause| ReadError::new(path, cause.to_string()))?;
-        // As its own types say, not as the writer had them in memory: all text is then the same.
+        // Ignoring the writer's Arrow types gives all text the same type.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let builder =
             guarded(|| ParquetRecordBatchReaderBuilder::try_new_with_options(file, options));
-        let builder = builder
-            .map_err(|what| ReadError::new(path, format!("it is no Parquet file: {what}")))?;
+        let builder =
+            builder.map_err(|what| ReadError::new(path, format!("not a Parquet file: {what}")))?;
         Ok(Self {
             path: path.to_owned(),
             builder,
         })
     }
 
-    /// How many rows it says it has.
+    /// The number of rows, according to its metadata.
     pub(crate) fn rows(&self) -> u64 {
         let rows = self.builder.metadata().file_metadata().num_rows();
         u64::try_from(rows).unwrap_or(0)
     }
 
-    /// Whether it has a column.
+    /// True if it has a column with this name.
     ///
     /// # Errors
-    /// If it has several of the name.
+    /// If several columns have this name.
     pub(crate) fn has(&self, name: &str) -> Result<bool, ReadError> {
         let fields = self.builder.schema().fields().iter();
         match fields.filter(|field| field.name() == name).count() {
@@ -305,7 +306,8 @@ impl ParquetFile {
         }
     }
 
-    /// Begins to read some columns, all of which it must have; some may be none.
+    /// Starts to read some columns. The file must have each of them. An entry of `columns` that is
+    /// `None` is read as a column of empty cells.
     pub(crate) fn columns<const N: usize>(
         self,
         columns: [Option<(&str, Holds)>; N],
@@ -332,7 +334,7 @@ impl ParquetFile {
             if !holds.allows(found) {
                 let holds = holds.name();
                 return Err(error(format!(
-                    "column `{name}` must hold {holds}, not {found}"
+                    "column `{name}` has type {found}, but must hold {holds}"
                 )));
             }
         }
@@ -354,17 +356,17 @@ impl ParquetFile {
 /// The batches of some columns.
 pub(crate) struct Batches<const N: usize> {
     path: PathBuf,
-    /// Where each column is in a batch.
+    /// The index of each column in a batch.
     places: [Option<usize>; N],
     reader: ParquetRecordBatchReader,
 }
 
 impl<const N: usize> Batches<N> {
-    /// The next rows: how many, and their columns.
+    /// The number of rows in the next batch, and its columns.
     pub(crate) fn next(&mut self) -> Result<Option<(usize, [Column; N])>, ReadError> {
         let batch = guarded(|| self.reader.next().transpose());
-        let batch: Option<RecordBatch> =
-            batch.map_err(|what| ReadError::new(&self.path, format!("it is damaged: {what}")))?;
+        let batch: Option<RecordBatch> = batch
+            .map_err(|what| ReadError::new(&self.path, format!("the file is damaged: {what}")))?;
         Ok(batch.map(|batch| {
             let columns = self.places.map(|place| match place {
                 Some(place) => Column::new(batch.column(place).clone()),
@@ -375,13 +377,16 @@ impl<const N: usize> Batches<N> {
     }
 }
 
-/// A column that is there more than once.
+/// The error for a column name that occurs more than once.
 pub(crate) fn several(path: &Path, name: &str, count: usize) -> ReadError {
-    ReadError::new(path, format!("it has {count} columns `{name}`"))
+    ReadError::new(
+        path,
+        format!("{count} columns are named `{name}`; expected one"),
+    )
 }
 
-/// Some damage to a file makes the library that reads it panic: that is an error like any other, and
-/// one line like any other, so such a panic prints nothing.
+/// Turns a panic of the Parquet library into an error. Some damaged files make the library panic.
+/// Such a panic prints nothing, so that the user sees only the error, on one line.
 fn guarded<T, E: Into<Refused>>(read: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -398,7 +403,7 @@ fn guarded<T, E: Into<Refused>>(read: impl FnOnce() -> Result<T, E>) -> Result<T
     match read {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(cause)) => Err(cause.into().0),
-        Err(_) => Err("its bytes make no sense".to_owned()),
+        Err(_) => Err("its contents cannot be decoded".to_owned()),
     }
 }
 
@@ -406,7 +411,7 @@ thread_local! {
     static GUARDED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Why a library could not read something.
+/// The error message of a library that could not read something.
 struct Refused(String);
 
 impl From<ParquetError> for Refused {

@@ -1,23 +1,25 @@
-//! The Criteo files of the paper's evaluation: as its artifact prepares them, two Parquet files, one
-//! of impressions and one of conversions, all columns whole numbers; and as they are published.
+//! The Criteo files of the paper's evaluation, in two forms: as its artifact prepares them, and as
+//! they are published. The prepared files are two Parquet files, one of impressions and one of
+//! conversions. All of their columns hold whole numbers.
 
 mod raw;
 
 use std::path::Path;
 
 use crate::workload::cells::{EMPTY, Holds, ParquetFile};
-use crate::workload::gather::{Held, group};
+use crate::workload::gather::{PackedEvent, group};
 use crate::workload::hash::FixedMap;
 use crate::workload::read::ReadError;
-use crate::workload::{Event, Kind, Workload};
+use crate::workload::{EventKind, Workload, WorkloadEvent};
 
 pub use raw::{RawOptions, read_raw};
 
-/// The prepared files.
+/// The names of the prepared files.
 pub(crate) const IMPRESSIONS: &str = "20last_impressions.pqt";
 pub(crate) const CONVERSIONS: &str = "20last_conversions.pqt";
 
-/// The values of `features_ctx_not_constrained_0` that are buckets 0 to 3; all others are bucket 4.
+/// The values of `features_ctx_not_constrained_0` for buckets 0 to 3. All other values are bucket
+/// 4.
 const FEATURES: [i64; 4] = [1_158_003_214, 1_668_101_868, 3_880_384_520, 7_687_156];
 
 fn bucket(feature: i128) -> u8 {
@@ -26,17 +28,17 @@ fn bucket(feature: i128) -> u8 {
     known.next().map_or(4, |(bucket, _)| bucket)
 }
 
-/// A value that has a bucket.
+/// A value of the feature that gives this bucket.
 pub(crate) fn feature(bucket: u8) -> i64 {
     FEATURES.get(usize::from(bucket)).copied().unwrap_or(1)
 }
 
-/// Whether a folder has prepared files.
+/// True if a folder has prepared files.
 pub fn is_prepared(folder: &Path) -> bool {
     folder.join(IMPRESSIONS).is_file() || folder.join(CONVERSIONS).is_file()
 }
 
-/// Whether a folder has the files as they are published: a folder for each day.
+/// True if a folder has the files as they are published: a folder for each day.
 pub fn is_raw(folder: &Path) -> bool {
     [folder.to_owned(), folder.join("data")]
         .iter()
@@ -46,11 +48,12 @@ pub fn is_raw(folder: &Path) -> bool {
 /// Reads a folder of prepared files.
 ///
 /// # Errors
-/// If a file is missing, no Parquet, or lacks a column; the error names it.
+/// If a file is missing, is not a Parquet file, or has a missing column or a wrong value. The error
+/// names the file and the column.
 pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
     let mut devices = Devices::default();
-    let mut conversion_sites = Numbers::default();
-    let mut impression_sites = Numbers::default();
+    let mut conversion_sites = NameNumbers::default();
+    let mut impression_sites = NameNumbers::default();
     let mut shown_on: FixedMap<u64, u32> = FixedMap::default();
     let impressions = folder.join(IMPRESSIONS);
     let columns = [
@@ -70,11 +73,11 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
             if let Ok(id) = u64::try_from(id) {
                 shown_on.insert(id, site);
             }
-            let event = Event {
+            let event = WorkloadEvent {
                 minute: natural(minute, 0)?,
                 epoch: natural(day, 2)?,
                 conversion_site: conversion_sites.number(campaign),
-                kind: Kind::Impression {
+                kind: EventKind::Impression {
                     site,
                     bucket: bucket(feature),
                 },
@@ -96,11 +99,11 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
         &conversions,
         &columns,
         |row, [minute, user, day, campaign, attributed]| {
-            let event = Event {
+            let event = WorkloadEvent {
                 minute: natural(minute, 0)?,
                 epoch: natural(day, 2)?,
                 conversion_site: conversion_sites.number(campaign),
-                kind: Kind::Conversion {
+                kind: EventKind::Conversion {
                     value: 1,
                     came_from: u64::try_from(attributed)
                         .ok()
@@ -127,32 +130,32 @@ pub fn read_prepared(folder: &Path) -> Result<Workload, ReadError> {
 }
 
 fn natural<T: TryFrom<i128>>(value: i128, column: usize) -> Result<T, (usize, String)> {
-    T::try_from(value).map_err(|_| (column, format!("it is {value}, which is out of range")))
+    T::try_from(value).map_err(|_| (column, format!("{value} is out of range")))
 }
 
-/// Events, each with its device; devices are numbered as they come.
+/// Events, each with its device. Devices are numbered in the order in which they first occur.
 #[derive(Debug, Default)]
 struct Devices {
     known: FixedMap<i128, u32>,
-    held: Vec<Held>,
+    held: Vec<PackedEvent>,
 }
 
 impl Devices {
-    fn push(&mut self, user: i128, event: &Event) {
+    fn push(&mut self, user: i128, event: &WorkloadEvent) {
         let next = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
         let device = *self.known.entry(user).or_insert(next);
-        self.held.push(Held::new(device, event));
+        self.held.push(PackedEvent::new(device, event));
     }
 }
 
-/// Numbers names as they come.
+/// Numbers names in the order in which they first occur.
 #[derive(Debug, Default)]
-struct Numbers {
+struct NameNumbers {
     known: FixedMap<i128, u32>,
     names: Vec<String>,
 }
 
-impl Numbers {
+impl NameNumbers {
     fn number(&mut self, id: i128) -> u32 {
         *self.known.entry(id).or_insert_with(|| {
             self.names.push(id.to_string());
@@ -161,7 +164,7 @@ impl Numbers {
     }
 }
 
-/// Gives every row of some columns of whole numbers.
+/// Calls `each` with every row of some columns of whole numbers.
 fn read_columns<const N: usize>(
     path: &Path,
     names: &[&str; N],
@@ -183,12 +186,12 @@ fn read_columns<const N: usize>(
             }
             each(row, values).map_err(|(column, what)| error(column, &what))?;
             row = row.checked_add(1).ok_or_else(|| {
-                ReadError::new(path, format!("it has more than {} rows", u32::MAX))
+                ReadError::new(path, format!("the file has more than {} rows", u32::MAX))
             })?;
         }
     }
     if row == 0 {
-        return Err(ReadError::new(path, "it has no rows"));
+        return Err(ReadError::new(path, "the file has no rows"));
     }
     Ok(())
 }

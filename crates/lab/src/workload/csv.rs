@@ -1,4 +1,4 @@
-//! CSV files, row by row: quotes as in RFC 4180, any line ends, a header.
+//! CSV files, read row by row: with a header, quotes as in RFC 4180, and any kind of line end.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,15 +9,15 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use crate::workload::cells::Cell;
 use crate::workload::read::ReadError;
 
-/// A CSV file that is being read.
+/// A reader of one CSV file.
 pub(crate) struct Csv {
     path: PathBuf,
     file: File,
     reader: Reader,
     input: Vec<u8>,
-    /// What of the input is not parsed yet.
+    /// The range of `input` that has not been parsed yet.
     rest: std::ops::Range<usize>,
-    /// How many bytes of the file were read.
+    /// The number of bytes that have been read from the file.
     bytes: u64,
     at_end: bool,
     output: Vec<u8>,
@@ -26,17 +26,18 @@ pub(crate) struct Csv {
     row: u64,
 }
 
-/// A row: its text, and where its fields end.
+/// A row: its text, and the positions at which its fields end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Record<'a> {
+pub(crate) struct CsvRecord<'a> {
     text: &'a str,
     ends: &'a [usize],
 }
 
-/// How much of a file is read at once.
+/// The number of bytes that are read at once.
 const INPUT: usize = 256 * 1024;
 
-/// How long a row can be. If a quote is never closed, the rest of the file is one row.
+/// The longest row, in bytes. Without a limit, a quote that is never closed would turn the rest of
+/// the file into one row.
 const MAX_ROW: usize = 1 << 20;
 
 const MAX_FIELDS: usize = 10_000;
@@ -59,7 +60,7 @@ impl Csv {
             row: 0,
         };
         let Some((_, fields)) = csv.parse()? else {
-            return Err(ReadError::new(path, "it is empty"));
+            return Err(ReadError::new(path, "the file is empty"));
         };
         let ends = &csv.ends[..fields];
         let begins = std::iter::once(0).chain(ends.iter().copied());
@@ -67,28 +68,28 @@ impl Csv {
             .zip(ends)
             .map(|(begin, end)| String::from_utf8_lossy(&csv.output[begin..*end]).into_owned())
             .collect();
-        // One more, to see rows that are too long.
+        // Room for one more field, to detect rows that have too many.
         csv.ends.truncate(fields + 1);
         Ok(csv)
     }
 
-    /// The names of columns.
+    /// The names of the columns.
     pub(crate) fn header(&self) -> &[String] {
         &self.header
     }
 
-    /// The number of the row that was read last, from 1 on.
+    /// The number of the row that was read last, counted from 1.
     pub(crate) fn row(&self) -> u64 {
         self.row
     }
 
-    /// How many bytes were read.
+    /// The number of bytes that have been read.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The next row.
-    pub(crate) fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+    pub(crate) fn next(&mut self) -> Result<Option<CsvRecord<'_>>, ReadError> {
         self.row += 1;
         let Some((length, fields)) = self.parse()? else {
             return Ok(None);
@@ -98,7 +99,7 @@ impl Csv {
         }
         let ends = &self.ends[..fields];
         match std::str::from_utf8(&self.output[..length]) {
-            Ok(text) => Ok(Some(Record { text, ends })),
+            Ok(text) => Ok(Some(CsvRecord { text, ends })),
             Err(_) => Err(self.no_text(length)),
         }
     }
@@ -119,7 +120,7 @@ impl Csv {
         };
         self.error(
             None,
-            &format!("it has {found} fields, the header has {expected}"),
+            &format!("found {found} fields; the header has {expected}"),
         )
     }
 
@@ -128,19 +129,19 @@ impl Csv {
         for (end, column) in self.ends.iter().zip(&self.header) {
             let field = self.output[..length].get(begin..*end);
             if field.is_none_or(|field| std::str::from_utf8(field).is_err()) {
-                return self.error(Some(column), "it is not UTF-8");
+                return self.error(Some(column), "the text is not valid UTF-8");
             }
             begin = *end;
         }
-        self.error(None, "it is not UTF-8")
+        self.error(None, "the text is not valid UTF-8")
     }
 
-    /// Parses a row into `output` and `ends`: how long it is, and how many fields it has.
+    /// Parses a row into `output` and `ends`. Returns its length in bytes and its number of fields.
     fn parse(&mut self) -> Result<Option<(usize, usize)>, ReadError> {
         let (mut length, mut fields) = (0, 0);
         loop {
             if self.rest.is_empty() && !self.refill()? {
-                // A line end closes the last row, unless it is inside quotes.
+                // `refill` appends a line end, which ends the last row unless a quote is open.
                 return match (length, fields) {
                     (0, 0) => Ok(None),
                     _ => Err(self.error(None, "a quote is not closed")),
@@ -159,12 +160,15 @@ impl Csv {
                 ReadRecordResult::Record => return Ok(Some((length, fields))),
                 ReadRecordResult::End => return Ok(None),
                 ReadRecordResult::OutputFull if self.output.len() >= MAX_ROW => {
-                    let what = format!("it is longer than {MAX_ROW} bytes: is a quote not closed?");
+                    let what = format!(
+                        "the row is longer than {MAX_ROW} bytes; check for a quote that is not \
+                         closed"
+                    );
                     return Err(self.error(None, &what));
                 }
                 ReadRecordResult::OutputFull => self.output.resize(2 * self.output.len(), 0),
                 ReadRecordResult::OutputEndsFull if self.header.is_empty() => {
-                    let what = format!("it has more than {MAX_FIELDS} columns");
+                    let what = format!("the header has more than {MAX_FIELDS} columns");
                     return Err(ReadError::new(&self.path, what));
                 }
                 ReadRecordResult::OutputEndsFull => return Err(self.ragged(fields)),
@@ -172,7 +176,8 @@ impl Csv {
         }
     }
 
-    /// Reads on; after the end of the file one more line end, and then nothing.
+    /// Reads the next bytes of the file. After the end of the file it supplies one more line end,
+    /// and then returns false.
     fn refill(&mut self) -> Result<bool, ReadError> {
         if self.at_end {
             return Ok(false);
@@ -195,8 +200,8 @@ impl Csv {
     }
 }
 
-impl<'a> Record<'a> {
-    /// A field; none if it is cut inside a character.
+impl<'a> CsvRecord<'a> {
+    /// A field. None if it begins or ends inside a character.
     pub(crate) fn cell(&self, column: usize) -> Option<Cell<'a>> {
         let begin = match column {
             0 => 0,

@@ -1,8 +1,9 @@
 //! Temporary files, for rows and parts of a workload that do not fit into memory.
 //!
-//! They have no name. Logs tell what people did, so nobody else may open them, and nothing may be left
-//! of them however the process ends: a file without a name is freed when it is closed, also by a signal,
-//! and no handler could promise that for one that kills.
+//! They have no name. Logs contain what people did, so nobody else may open these files, and
+//! nothing may be left of them, however the process ends. The system frees a file without a name
+//! when it is closed, even if a signal kills the process. No signal handler could promise that,
+//! because SIGKILL cannot be handled.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write as _};
@@ -19,7 +20,8 @@ use arrow_schema::ArrowError;
 use crate::workload::Part;
 use crate::workload::read::ReadError;
 
-/// A temporary file to which batches are appended. It lasts as long as it or one of its sections.
+/// A temporary file to which batches are appended. The file is freed when this value and all of its
+/// sections have been dropped.
 #[derive(Debug)]
 pub(crate) struct TempFile {
     nameless: Arc<Nameless>,
@@ -38,12 +40,13 @@ pub(crate) struct Section {
 #[derive(Debug)]
 struct Nameless {
     file: File,
-    /// Where its space is taken from: what errors name.
+    /// The folder on whose disk the file is. Errors name it.
     folder: PathBuf,
 }
 
 impl TempFile {
-    /// An empty file on the disk of this folder, or of the one that the system has for such files.
+    /// An empty file on the disk of this folder. The default is the system's folder for temporary
+    /// files.
     pub(crate) fn new(folder: Option<&Path>) -> Result<Self, ReadError> {
         let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
         match nameless(&folder) {
@@ -52,13 +55,13 @@ impl TempFile {
                 end: 0,
             }),
             Err(cause) => {
-                let what = format!("a temporary file cannot be created there: {cause}");
+                let what = format!("cannot create a temporary file in this folder: {cause}");
                 Err(ReadError::new(&folder, what))
             }
         }
     }
 
-    /// Appends a batch of these columns.
+    /// Appends a batch with these columns.
     pub(crate) fn append(
         &mut self,
         columns: [(&'static str, ArrayRef); 7],
@@ -67,7 +70,7 @@ impl TempFile {
         let written = RecordBatch::try_from_iter(columns).and_then(|batch| self.write(&batch));
         self.end = written.map_err(|cause| {
             let cause = plain(&cause);
-            let what = format!("a temporary file there cannot be written: {cause}");
+            let what = format!("cannot write a temporary file in this folder: {cause}");
             ReadError::new(&self.nameless.folder, what)
         })?;
         Ok(Section {
@@ -77,7 +80,7 @@ impl TempFile {
         })
     }
 
-    /// Writes a batch to the end, and says where that is now.
+    /// Writes a batch to the end of the file, and returns the new end.
     fn write(&self, batch: &RecordBatch) -> Result<u64, ArrowError> {
         let mut file = BufWriter::new(&self.nameless.file);
         file.seek(SeekFrom::Start(self.end))?;
@@ -123,12 +126,12 @@ impl Section {
         let batch = StreamReader::try_new(reader, None)
             .and_then(|mut batches| batches.next().transpose())
             .map_err(|cause| self.unreadable(&plain(&cause)))?;
-        batch.ok_or_else(|| self.unreadable("it ends early"))
+        batch.ok_or_else(|| self.unreadable("the file ends early"))
     }
 
-    /// Reads a part of so many devices and events.
+    /// Reads a part with this number of devices and events.
     pub(crate) fn read_part(&self, devices: usize, events: usize) -> Result<Part, ReadError> {
-        let damaged = || self.unreadable("it is not what was written");
+        let damaged = || self.unreadable("the file does not contain what was written");
         let batch = self.read()?;
         if batch.num_rows() != events {
             return Err(damaged());
@@ -160,12 +163,12 @@ impl Section {
     }
 
     fn unreadable(&self, cause: &str) -> ReadError {
-        let what = format!("a temporary file there cannot be read: {cause}");
+        let what = format!("cannot read a temporary file in this folder: {cause}");
         ReadError::new(&self.nameless.folder, what)
     }
 }
 
-/// What went wrong; of the disk, without the library's word for it.
+/// The error message. For an error of the disk, the library's prefix is left out.
 fn plain(cause: &ArrowError) -> String {
     match cause {
         ArrowError::IoError(what, _) => what.clone(),
@@ -173,7 +176,7 @@ fn plain(cause: &ArrowError) -> String {
     }
 }
 
-/// Opens a new file without a name, which only its owner could open if it had one.
+/// Creates a file without a name, with mode 0600.
 fn nameless(folder: &Path) -> io::Result<File> {
     let file = tempfile::tempfile_in(folder)?;
     #[cfg(unix)]
@@ -184,7 +187,7 @@ fn nameless(folder: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a section, while others may read others of the same file.
+/// A reader of one section. Several sections of a file can be read at the same time.
 struct SectionReader<'a> {
     file: &'a File,
     at: u64,
@@ -214,16 +217,16 @@ fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Event, Kind};
+    use crate::workload::{EventKind, WorkloadEvent};
 
     fn part(minutes: &[u32]) -> Part {
         let mut part = Part::default();
         for minute in minutes {
-            part.push_device(&mut [Event {
+            part.push_device(&mut [WorkloadEvent {
                 minute: *minute,
                 epoch: 1,
                 conversion_site: 2,
-                kind: Kind::Conversion {
+                kind: EventKind::Conversion {
                     value: 3,
                     came_from: None,
                 },
@@ -255,7 +258,7 @@ mod tests {
         assert!(section.read_part(2, 3).is_err());
         for end in 0..section.end {
             file.nameless.file.set_len(end).unwrap();
-            // Nothing but the mark of the end may be missing.
+            // Only the end marker, the last eight bytes, may be missing.
             if let Ok(again) = section.read_part(3, 3) {
                 assert!(end + 8 >= section.end);
                 assert_eq!(again, part(&[1, 2, 3]));
@@ -264,7 +267,7 @@ mod tests {
         file.nameless.file.set_len(0).unwrap();
         let error = section.read_part(3, 3).unwrap_err().to_string();
         let expected = format!(
-            "{}: a temporary file there cannot be read: ",
+            "{}: cannot read a temporary file in this folder: ",
             folder.path().display()
         );
         assert!(error.starts_with(&expected), "{error}");

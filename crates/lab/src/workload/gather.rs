@@ -1,8 +1,9 @@
-//! Rows in any order become the events of devices: in memory as long as there are few, on disk else.
+//! Rows in any order are gathered into the events of devices: in memory if there are few, on disk
+//! otherwise.
 //!
-//! Rows that do not fit are partitioned by a hash of the device into temporary files. Each partition
-//! is then read, grouped by device, and written as parts of the workload. How many partitions there
-//! are, and with it the order of devices, follows from the input and the options alone.
+//! Rows that do not fit into memory are partitioned by a hash of the device into temporary files.
+//! Each partition is then read, grouped by device, and written as parts of the workload. The number
+//! of partitions, and with it the order of devices, depends only on the input and the options.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,21 +16,22 @@ use arrow_array::{ArrayRef, UInt16Array, UInt32Array};
 use crate::workload::disk::{Section, TempFile};
 use crate::workload::hash::{FixedMap, FixedSet, hash, wide_hash};
 use crate::workload::read::ReadError;
-use crate::workload::{Event, Kind, Part, Workload};
+use crate::workload::{EventKind, Part, Workload, WorkloadEvent};
 
-/// A row of a table, understood.
+/// A row of a table, with its cells parsed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Row<'a> {
+pub(crate) struct TableRow<'a> {
     pub(crate) device: &'a str,
     pub(crate) minute: u32,
     pub(crate) epoch: u16,
     pub(crate) conversion_site: &'a str,
     pub(crate) kind: RowKind<'a>,
-    /// Its place among the events of one minute; that in the source if there is none.
+    /// Its place among the events of one minute. None if the table does not give one: then the
+    /// number of the row decides.
     pub(crate) order: Option<u32>,
 }
 
-/// A [`Kind`] whose site has its name.
+/// An [`EventKind`] that has the names of sites instead of their numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RowKind<'a> {
     Impression {
@@ -42,7 +44,7 @@ pub(crate) enum RowKind<'a> {
     },
 }
 
-/// Why a row cannot be taken.
+/// The reason why a row is refused.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// Something is wrong in a column.
@@ -66,22 +68,22 @@ pub(crate) enum Field {
     Order,
 }
 
-/// How rows are gathered.
+/// Options for gathering rows.
 #[derive(Debug, Clone)]
 pub(crate) struct GatherOptions {
-    /// Whether the rows of a device come together, in the order of time.
+    /// True if the rows of each device are together, in the order of time.
     pub(crate) sorted: bool,
-    /// How many rows are kept in memory.
+    /// The most rows that are kept in memory.
     pub(crate) memory_rows: usize,
-    /// The folder on whose disk temporary files are.
+    /// The folder on whose disk temporary files are created.
     pub(crate) temporary: Option<PathBuf>,
-    /// How many rows there will be, roughly.
+    /// The approximate number of rows to come.
     pub(crate) expected_rows: u64,
-    /// How many there will be at least.
+    /// The least number of rows to come.
     pub(crate) least_rows: u64,
 }
 
-/// Rows that become a workload.
+/// The rows that were taken so far, and that become a workload.
 pub(crate) struct Gather {
     options: GatherOptions,
     conversion_sites: Names,
@@ -90,11 +92,14 @@ pub(crate) struct Gather {
     to: To,
 }
 
-/// Where rows go.
+/// The place where rows are put.
 enum To {
-    Memory { devices: Names, held: Vec<Held> },
+    Memory {
+        devices: Names,
+        held: Vec<PackedEvent>,
+    },
     Partitions(Partitions),
-    Parts(Box<Parts>),
+    Parts(Box<PartWriter>),
 }
 
 impl Gather {
@@ -116,13 +121,13 @@ impl Gather {
     }
 
     /// Takes a row.
-    pub(crate) fn push(&mut self, row: &Row<'_>) -> Result<(), Refusal> {
+    pub(crate) fn push(&mut self, row: &TableRow<'_>) -> Result<(), Refusal> {
         if self.rows == u32::MAX {
-            let what = format!("with it there are more than {} rows", u32::MAX);
+            let what = format!("there are too many rows; at most {} can be read", u32::MAX);
             return Err(Refusal::Row(what));
         }
         let (kind, came_from) = self.kind(row.kind)?.pack();
-        let held = Held {
+        let held = PackedEvent {
             device: 0,
             minute: row.minute,
             epoch: row.epoch,
@@ -140,7 +145,7 @@ impl Gather {
             To::Memory {
                 devices,
                 held: rows,
-            } => rows.push(Held {
+            } => rows.push(PackedEvent {
                 device: devices.number(row.device),
                 ..held
             }),
@@ -174,15 +179,15 @@ impl Gather {
         Ok(workload)
     }
 
-    fn kind(&mut self, kind: RowKind<'_>) -> Result<Kind, Refusal> {
+    fn kind(&mut self, kind: RowKind<'_>) -> Result<EventKind, Refusal> {
         match kind {
-            RowKind::Conversion { value, came_from } => Ok(Kind::Conversion {
+            RowKind::Conversion { value, came_from } => Ok(EventKind::Conversion {
                 value,
                 came_from: came_from
                     .map(|site| self.impression_site(site))
                     .transpose()?,
             }),
-            RowKind::Impression { site, bucket } => Ok(Kind::Impression {
+            RowKind::Impression { site, bucket } => Ok(EventKind::Impression {
                 site: self.impression_site(site)?,
                 bucket,
             }),
@@ -191,14 +196,17 @@ impl Gather {
 
     fn impression_site(&mut self, name: &str) -> Result<u32, Refusal> {
         let site = self.impression_sites.number(name);
-        if site >= Kind::MAX_SITES {
-            let what = format!("it is one of more than {} sites", Kind::MAX_SITES);
+        if site >= EventKind::MAX_SITES {
+            let what = format!(
+                "there are more than {} impression sites",
+                EventKind::MAX_SITES
+            );
             return Err(Refusal::Column(Field::ImpressionSite, what));
         }
         Ok(site)
     }
 
-    /// Partitions what is in memory, if it is to be partitioned.
+    /// Moves the rows from memory into partitions, unless that was done or the table is sorted.
     fn leave_memory(&mut self) -> Result<(), ReadError> {
         let To::Memory { devices, held } = &mut self.to else {
             return Ok(());
@@ -214,11 +222,11 @@ impl Gather {
     }
 }
 
-/// Names, numbered in the order in which they come.
+/// Names, numbered in the order in which they first occur.
 #[derive(Debug, Default)]
 struct Names {
     known: FixedMap<Box<str>, u32>,
-    /// The last one: the next is often the same.
+    /// The name that was asked for last. The next one is often the same.
     last: String,
     last_number: u32,
 }
@@ -263,9 +271,9 @@ impl Names {
     }
 }
 
-/// An [`Event`] of a device, packed.
+/// A [`WorkloadEvent`] of a device, packed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct PackedEvent {
     device: u32,
     minute: u32,
     conversion_site: u32,
@@ -275,8 +283,8 @@ pub(crate) struct Held {
     epoch: u16,
 }
 
-impl Held {
-    pub(crate) fn new(device: u32, event: &Event) -> Self {
+impl PackedEvent {
+    pub(crate) fn new(device: u32, event: &WorkloadEvent) -> Self {
         let (kind, came_from) = event.kind.pack();
         Self {
             device,
@@ -289,26 +297,26 @@ impl Held {
         }
     }
 
-    fn event(&self) -> Event {
-        Event {
+    fn event(&self) -> WorkloadEvent {
+        WorkloadEvent {
             minute: self.minute,
             epoch: self.epoch,
             conversion_site: self.conversion_site,
-            kind: Kind::unpack(self.kind, self.came_from),
+            kind: EventKind::unpack(self.kind, self.came_from),
             row: self.row,
         }
     }
 }
 
-/// Gives the events of each device, in the order of devices.
+/// Calls `each` with the events of each device, in the order of the devices' numbers.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "fewer than four billion rows"
 )]
 pub(crate) fn group(
-    held: &[Held],
+    held: &[PackedEvent],
     devices: usize,
-    mut each: impl FnMut(&mut [Event]) -> Result<(), ReadError>,
+    mut each: impl FnMut(&mut [WorkloadEvent]) -> Result<(), ReadError>,
 ) -> Result<(), ReadError> {
     let mut begins = vec![0_u32; devices + 1];
     for row in held {
@@ -334,32 +342,33 @@ pub(crate) fn group(
     Ok(())
 }
 
-/// How many rows a partition has at most, roughly.
+/// The approximate limit on the rows of a partition.
 const ROWS_OF_PARTITION: usize = 1 << 20;
 
 const MAX_PARTITIONS: u64 = 4096;
 
-/// How many rows wait in memory to be written, over all partitions.
+/// The number of rows that wait in memory to be written, over all partitions.
 const WAITING_ROWS: usize = 1 << 20;
 
-/// How many temporary files partitions share at most: few, as all stay open, and not one, as the space
-/// of a file is free again only after the last of its partitions.
+/// The most temporary files that partitions share. There are few, because all of them stay open.
+/// There is more than one, because the space of a file is freed only after its last partition was
+/// read.
 const MAX_FILES: usize = 32;
 
 /// Rows on disk, by a hash of their device.
 struct Partitions {
-    /// Each has the rows of neighbouring partitions.
+    /// The temporary files. Each holds the rows of neighbouring partitions.
     files: Vec<TempFile>,
-    /// What is written of each partition.
+    /// The sections that were written of each partition.
     sections: Vec<Vec<Section>>,
-    waiting: Vec<Waiting>,
-    /// How many rows of a partition wait.
+    waiting: Vec<PartitionBuffer>,
+    /// The number of waiting rows at which a partition is written.
     enough: usize,
 }
 
 /// Rows of a partition that are not written yet.
 #[derive(Default)]
-struct Waiting {
+struct PartitionBuffer {
     devices: StringBuilder,
     minutes: Vec<u32>,
     epochs: Vec<u16>,
@@ -369,7 +378,8 @@ struct Waiting {
     rows: Vec<u32>,
 }
 
-/// How many bytes of names a partition waits with: far fewer than a batch can have.
+/// The number of bytes of device names at which a partition is written: far fewer than a batch can
+/// have.
 const ENOUGH_BYTES: usize = 1 << 24;
 
 impl Partitions {
@@ -382,7 +392,7 @@ impl Partitions {
         Ok(Self {
             files: files.collect::<Result<_, ReadError>>()?,
             sections: std::iter::repeat_with(Vec::new).take(count).collect(),
-            waiting: std::iter::repeat_with(Waiting::default)
+            waiting: std::iter::repeat_with(PartitionBuffer::default)
                 .take(count)
                 .collect(),
             enough: (WAITING_ROWS / count).clamp(1024, 1 << 16),
@@ -393,7 +403,7 @@ impl Partitions {
         clippy::cast_possible_truncation,
         reason = "below the number of partitions"
     )]
-    fn push(&mut self, device: &str, row: &Held) -> Result<(), ReadError> {
+    fn push(&mut self, device: &str, row: &PackedEvent) -> Result<(), ReadError> {
         let count = self.waiting.len() as u128;
         let number = ((u128::from(hash(device)) * count) >> 64) as usize;
         let waiting = &mut self.waiting[number];
@@ -426,9 +436,10 @@ impl Partitions {
                 self.write(number)?;
             }
         }
-        // From here on a file lasts until its last partition is read.
+        // From here on, each file is kept only by its sections, and freed when the last of them was
+        // read.
         drop(self.files);
-        let mut parts = Parts::default();
+        let mut parts = PartWriter::default();
         for sections in self.sections {
             let (held, devices) = read_partition(sections)?;
             group(&held, devices, |events| {
@@ -439,7 +450,7 @@ impl Partitions {
     }
 }
 
-impl Waiting {
+impl PartitionBuffer {
     fn columns(mut self) -> [(&'static str, ArrayRef); 7] {
         let numbers = |values| Arc::new(UInt32Array::from(values)) as ArrayRef;
         [
@@ -457,8 +468,8 @@ impl Waiting {
     }
 }
 
-/// The rows of a partition, and how many devices they are of.
-fn read_partition(sections: Vec<Section>) -> Result<(Vec<Held>, usize), ReadError> {
+/// The rows of a partition, and the number of their devices.
+fn read_partition(sections: Vec<Section>) -> Result<(Vec<PackedEvent>, usize), ReadError> {
     let mut devices = Names::default();
     let mut held = Vec::new();
     for section in sections {
@@ -470,7 +481,7 @@ fn read_partition(sections: Vec<Section>) -> Result<(Vec<Held>, usize), ReadErro
         let (kinds, came_from, rows) = (numbers(4), numbers(5), numbers(6));
         held.reserve(batch.num_rows());
         for at in 0..batch.num_rows() {
-            held.push(Held {
+            held.push(PackedEvent {
                 device: devices.number(names.value(at)),
                 minute: minutes[at],
                 epoch: epochs[at],
@@ -484,27 +495,33 @@ fn read_partition(sections: Vec<Section>) -> Result<(Vec<Held>, usize), ReadErro
     Ok((held, devices.len()))
 }
 
-/// How many events a part on disk has, and whole devices.
+/// The number of events at which a part on disk is complete. A part has whole devices, so it may
+/// have more events.
 const EVENTS_OF_PART: usize = 1 << 18;
 
-/// Devices that come one after the other.
+/// Builds a workload from devices that come one after the other.
 #[derive(Default)]
-struct Parts {
+struct PartWriter {
     workload: Workload,
-    /// What goes to disk next.
+    /// The part that is written to disk next.
     part: Part,
     device: String,
-    events: Vec<Event>,
-    /// Every device so far, by a hash that is as good as its name.
+    events: Vec<WorkloadEvent>,
+    /// Every device so far, by a hash that is practically unique.
     seen: FixedSet<u128>,
 }
 
-impl Parts {
+impl PartWriter {
     /// Takes a row of a sorted table.
-    fn push(&mut self, device: &str, event: Event, options: &GatherOptions) -> Result<(), Refusal> {
+    fn push(
+        &mut self,
+        device: &str,
+        event: WorkloadEvent,
+        options: &GatherOptions,
+    ) -> Result<(), Refusal> {
         if self.events.is_empty() || self.device != device {
             if !self.seen.insert(wide_hash(device)) {
-                let what = "it has rows before, and another device in between";
+                let what = "the rows of this device are not together, as --sorted requires";
                 return Err(Refusal::Column(Field::Device, what.to_owned()));
             }
             self.end_device(options).map_err(Refusal::Disk)?;
@@ -514,7 +531,10 @@ impl Parts {
             && last.minute > event.minute
         {
             let (minute, before) = (event.minute, last.minute);
-            let what = format!("it is minute {minute}, after minute {before} of the same device");
+            let what = format!(
+                "minute {minute} follows minute {before} of the same device; --sorted requires rows \
+                 in order of time"
+            );
             return Err(Refusal::Column(Field::Time, what));
         }
         self.events.push(event);
@@ -535,7 +555,7 @@ impl Parts {
 
     fn push_device(
         &mut self,
-        events: &mut [Event],
+        events: &mut [WorkloadEvent],
         in_memory: bool,
         options: &GatherOptions,
     ) -> Result<(), ReadError> {

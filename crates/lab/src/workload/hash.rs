@@ -1,31 +1,31 @@
-//! A hash that is the same in every run and on every machine, because the order of devices, and with
-//! it what an attacker does by chance, depends on it. It does not withstand chosen input.
+//! A hash that is the same in every run and on every machine. The order of the devices of a table
+//! depends on it. It does not withstand input that is chosen to collide.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map whose hash is fixed.
+/// A map with a fixed hash.
 pub(crate) type FixedMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Fixed>>;
 
-/// A set whose hash is fixed.
+/// A set with a fixed hash.
 pub(crate) type FixedSet<K> = std::collections::HashSet<K, BuildHasherDefault<Fixed>>;
 
-/// A hash of some text.
+/// The hash of a text.
 pub(crate) fn hash(text: &str) -> u64 {
     of_bytes(text.as_bytes())
 }
 
-/// A hash of some bytes.
+/// The hash of some bytes.
 pub(crate) fn of_bytes(bytes: &[u8]) -> u64 {
     absorb(0, bytes)
 }
 
-/// A hash that is as good as the text itself: no two of four billion texts are likely to share it.
+/// A hash that identifies a text: no two of four billion texts are likely to have the same.
 pub(crate) fn wide_hash(text: &str) -> u128 {
     let high = absorb(MULTIPLIERS[1], text.as_bytes());
     u128::from(high) << 64 | u128::from(hash(text))
 }
 
-/// A hash under construction.
+/// The state of the hash.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Fixed(u64);
 
@@ -34,7 +34,7 @@ impl Hasher for Fixed {
         self.0 = absorb(self.0, bytes);
     }
 
-    /// Text ends with a byte that says so; lengths do that here.
+    /// `str` writes a byte to mark its end. Lengths already serve that purpose here.
     fn write_u8(&mut self, byte: u8) {
         self.0 ^= u64::from(byte);
     }
@@ -44,7 +44,7 @@ impl Hasher for Fixed {
     }
 }
 
-/// Odd, and without a pattern: from the digits of π.
+/// Odd numbers without a pattern, from the digits of π.
 const MULTIPLIERS: [u64; 3] = [
     0x243f_6a88_85a3_08d3,
     0x1319_8a2e_0370_7345,
@@ -63,7 +63,7 @@ fn absorb(seed: u64, bytes: &[u8]) -> u64 {
     fold(state ^ seed, MULTIPLIERS[2])
 }
 
-/// Both halves of a product, so that every bit reaches every other.
+/// The two halves of a product, combined so that every bit can affect every other.
 #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -74,7 +74,7 @@ fn fold(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Partitions of a table, and so the order of its devices, follow from these.
+    /// These values decide the partitions of a table, and with them the order of its devices.
     #[test]
     fn hashes_never_change() {
         assert_eq!(hash(""), VALUES[0]);

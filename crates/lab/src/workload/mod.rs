@@ -1,8 +1,8 @@
-//! Workloads: what the devices of a population do, in columns, by device and time.
+//! Workloads: what the devices of a population do, stored in columns, by device and time.
 //!
-//! They come from tables in CSV or Parquet ([`table`]), from Criteo's files ([`criteo`]) or from a
-//! generator ([`synthetic`]), and can be written again ([`mod@write`]). Parts that do not fit into memory
-//! stay on disk.
+//! A workload is read from tables in CSV or Parquet ([`table`]) or from Criteo's files
+//! ([`criteo`]), or it is generated ([`synthetic`]). It can be written to files ([`mod@write`]).
+//! Parts that do not fit into memory stay on disk.
 
 mod cells;
 pub mod criteo;
@@ -23,55 +23,57 @@ use disk::{Section, TempFile};
 use hash::hash;
 use read::ReadError;
 
-/// How many buckets a report has: the paper's evaluation has five.
+/// The number of buckets of a report: five, as in the paper's evaluation.
 pub const BUCKETS: usize = 5;
 
-/// Minutes of a day.
+/// The minutes of a day.
 pub const DAY: u32 = 1440;
 
-/// Something that happens on a device.
+/// An impression or a conversion on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    /// When, in minutes.
+pub struct WorkloadEvent {
+    /// The time, in minutes.
     pub minute: u32,
     /// The epoch it belongs to.
     pub epoch: u16,
-    /// The conversion site that it is about: by its number among conversion sites.
+    /// The conversion site, by its number among conversion sites: the site that an ad is for, or
+    /// that converts.
     pub conversion_site: u32,
-    /// What happens.
-    pub kind: Kind,
-    /// Its place in the source, which decides the order of events of one minute on several devices.
+    /// The kind of event.
+    pub kind: EventKind,
+    /// Its place in the source. It decides the order of events that happen in the same minute on
+    /// several devices.
     pub row: u32,
 }
 
-/// What happens.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// An ad of the conversion site is shown.
     Impression {
-        /// Where: by its number among impression sites.
+        /// The impression site, by its number among impression sites.
         site: u32,
         /// The bucket that its credit goes to.
         bucket: u8,
     },
     /// Something is bought, or visited.
     Conversion {
-        /// What it is worth, from 1 on.
+        /// The value, from 1 on.
         value: u32,
-        /// The impression site that it is known to come from, by its number: for statistics. Who
-        /// gets the credit is decided on the device.
+        /// The number of the impression site that the conversion is known to come from. It is used
+        /// only for statistics: the device decides which impression gets the credit.
         came_from: Option<u32>,
     },
 }
 
-impl Kind {
-    /// The most impression sites that there can be.
+impl EventKind {
+    /// The most impression sites that a workload can have.
     pub const MAX_SITES: u32 = CONVERSION >> BUCKET_BITS;
 
-    /// The most that a conversion can be worth.
+    /// The largest value of a conversion.
     pub const MAX_VALUE: u32 = CONVERSION - 1;
 
-    /// Both kinds in two words.
+    /// Packs either kind into two words.
     pub(crate) fn pack(self) -> (u32, u32) {
         match self {
             Self::Impression { site, bucket } => (site << BUCKET_BITS | u32::from(bucket), NOWHERE),
@@ -81,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// What [`pack`](Self::pack) made.
+    /// The inverse of [`pack`](Self::pack).
     pub(crate) fn unpack(word: u32, came_from: u32) -> Self {
         if word & CONVERSION != 0 {
             return Self::Conversion {
@@ -98,22 +100,23 @@ impl Kind {
 
 const BUCKET_BITS: u32 = 3;
 
-/// The bit that a conversion has.
+/// The bit that marks a conversion.
 const CONVERSION: u32 = 1 << 31;
 
-/// No impression site.
+/// The number that stands for no impression site.
 const NOWHERE: u32 = u32::MAX;
 
-/// The events of some devices, in columns: by device, and by time on each; at equal times
-/// impressions come first.
+/// The events of some devices, in columns. They are sorted by device, and on each device by time.
+/// In the same minute, impressions come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Where the events of each device begin, and where the last end.
+    /// The index at which the events of each device begin, and the index at which the last ones
+    /// end.
     pub(crate) begins: Vec<u32>,
     pub(crate) minutes: Vec<u32>,
     pub(crate) epochs: Vec<u16>,
     pub(crate) conversion_sites: Vec<u32>,
-    /// Packed [`Kind`]s.
+    /// Packed [`EventKind`]s.
     pub(crate) kinds: Vec<u32>,
     pub(crate) came_from: Vec<u32>,
     pub(crate) rows: Vec<u32>,
@@ -134,14 +137,14 @@ impl Default for Part {
 }
 
 impl Part {
-    /// Adds a device, whose events may come in any order.
+    /// Adds a device. Its events may be in any order.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a part has fewer than four billion events"
     )]
-    pub fn push_device(&mut self, events: &mut [Event]) {
+    pub fn push_device(&mut self, events: &mut [WorkloadEvent]) {
         events.sort_unstable_by_key(|event| {
-            let is_conversion = matches!(event.kind, Kind::Conversion { .. });
+            let is_conversion = matches!(event.kind, EventKind::Conversion { .. });
             (event.minute, is_conversion, event.row)
         });
         for event in events {
@@ -156,51 +159,51 @@ impl Part {
         self.begins.push(self.minutes.len() as u32);
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn devices(&self) -> usize {
         self.begins.len() - 1
     }
 
-    /// How many events there are.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.minutes.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no events.
     pub fn is_empty(&self) -> bool {
         self.minutes.is_empty()
     }
 
-    /// Where the events of a device are.
+    /// The indices of the events of a device.
     pub fn range(&self, device: usize) -> std::ops::Range<usize> {
         self.begins[device] as usize..self.begins[device + 1] as usize
     }
 
-    /// An event, by its place.
-    pub fn event(&self, at: usize) -> Event {
-        Event {
+    /// An event, by its index.
+    pub fn event(&self, at: usize) -> WorkloadEvent {
+        WorkloadEvent {
             minute: self.minutes[at],
             epoch: self.epochs[at],
             conversion_site: self.conversion_sites[at],
-            kind: Kind::unpack(self.kinds[at], self.came_from[at]),
+            kind: EventKind::unpack(self.kinds[at], self.came_from[at]),
             row: self.rows[at],
         }
     }
 
     /// Every event, in order.
-    pub fn events(&self) -> impl Iterator<Item = Event> {
+    pub fn events(&self) -> impl Iterator<Item = WorkloadEvent> {
         (0..self.len()).map(|at| self.event(at))
     }
 }
 
-/// The events of many devices, in parts that are worked on one by one.
+/// The events of many devices, in parts that are processed one by one.
 #[derive(Debug, Default)]
 pub struct Workload {
-    parts: Vec<Placed>,
+    parts: Vec<PartLocation>,
     devices: usize,
     events: usize,
     epochs: Option<(u16, u16)>,
-    /// The file of parts that are on disk.
+    /// The temporary file of the parts that are on disk.
     disk: Option<TempFile>,
     /// The name of each conversion site, by number.
     pub conversion_site_names: Vec<String>,
@@ -208,14 +211,14 @@ pub struct Workload {
     pub impression_site_names: Vec<String>,
 }
 
-/// A part, and what comes before it.
+/// A part, and the number of events before it.
 #[derive(Debug)]
-struct Placed {
+struct PartLocation {
     first_event: usize,
     part: Stored,
 }
 
-/// Where a part is.
+/// The place where a part is stored.
 #[derive(Debug)]
 enum Stored {
     InMemory(Part),
@@ -226,12 +229,12 @@ enum Stored {
     },
 }
 
-/// How many devices a part in memory has at most.
+/// The most devices in a part that is in memory.
 const DEVICES_OF_PART: usize = 4096;
 
 impl Workload {
-    /// Adds a device, whose events may come in any order.
-    pub fn push_device(&mut self, events: &mut [Event]) {
+    /// Adds a device. Its events may be in any order.
+    pub fn push_device(&mut self, events: &mut [WorkloadEvent]) {
         if let Some(last) = self.parts.last_mut()
             && let Stored::InMemory(part) = &mut last.part
             && part.devices() < DEVICES_OF_PART
@@ -254,12 +257,14 @@ impl Workload {
         self.place(devices, events, Stored::InMemory(part));
     }
 
-    /// Adds the devices of a part, which goes to disk: into a temporary file of the workload, on the disk
-    /// of this folder (of the first part that is added so) or of the one that the system has for such
-    /// files. It has no name, and is freed with the workload, or however the process ends.
+    /// Adds the devices of a part, and stores the part on disk.
+    ///
+    /// All such parts of a workload share one temporary file. It is on the disk of the folder that
+    /// was given for the first of them. The default is the system's folder for temporary files. The
+    /// file has no name, and is freed with the workload, or however the process ends.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the part cannot be written.
     pub fn push_part_on_disk(
         &mut self,
         part: Part,
@@ -281,7 +286,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Notes epochs in which something happens.
+    /// Extends the range of epochs in which something happens.
     fn reach(&mut self, epochs: impl Iterator<Item = u16>) {
         for epoch in epochs {
             let (first, last) = self.epochs.unwrap_or((epoch, epoch));
@@ -293,20 +298,20 @@ impl Workload {
         let first_event = self.events;
         self.devices += devices;
         self.events += events;
-        self.parts.push(Placed { first_event, part });
+        self.parts.push(PartLocation { first_event, part });
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn devices(&self) -> usize {
         self.devices
     }
 
-    /// How many events there are.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.events
     }
 
-    /// Whether there are none.
+    /// True if there are no events.
     pub fn is_empty(&self) -> bool {
         self.events == 0
     }
@@ -316,15 +321,15 @@ impl Workload {
         self.epochs
     }
 
-    /// How many parts there are.
+    /// The number of parts.
     pub fn parts(&self) -> usize {
         self.parts.len()
     }
 
-    /// A part.
+    /// A part, by its number.
     ///
     /// # Errors
-    /// If it is on disk and cannot be read.
+    /// If the part is on disk and cannot be read.
     pub fn part(&self, number: usize) -> Result<Cow<'_, Part>, ReadError> {
         match &self.parts[number].part {
             Stored::InMemory(part) => Ok(Cow::Borrowed(part)),
@@ -336,7 +341,7 @@ impl Workload {
         }
     }
 
-    /// How many events come before a part.
+    /// The number of events before a part.
     pub(crate) fn before(&self, number: usize) -> usize {
         self.parts[number].first_event
     }
@@ -349,13 +354,13 @@ impl Workload {
         })
     }
 
-    /// Looks through all events once: who measures, and how busy each site is.
+    /// Goes through the events to find out which sites measure, and how busy each site is.
     ///
     /// # Errors
     /// If a part is on disk and cannot be read.
     pub fn survey(&self, options: &QuerierOptions) -> Result<Survey, ReadError> {
         let sites = self.conversion_site_names.len();
-        let mut seen = vec![Seen::default(); sites];
+        let mut seen = vec![SiteStats::default(); sites];
         let mut on_device: Vec<u32> = vec![0; sites];
         let mut digest = 0_u64;
         for name in self
@@ -375,11 +380,11 @@ impl Workload {
                     digest = mix(digest, &event);
                     let site = event.conversion_site as usize;
                     match event.kind {
-                        Kind::Conversion { value, .. } => {
+                        EventKind::Conversion { value, .. } => {
                             on_device[site] += 1;
                             seen[site].conversion(&event, value, first_event + at);
                         }
-                        Kind::Impression { bucket, .. } => {
+                        EventKind::Impression { bucket, .. } => {
                             seen[site].buckets[usize::from(bucket)] += 1;
                         }
                     }
@@ -407,12 +412,12 @@ impl Workload {
         })
     }
 
-    /// How many impressions each impression site has, for some conversion sites.
+    /// The number of impressions on each impression site that are for some conversion sites.
     fn impressions_of(&self, conversion_sites: &[bool]) -> Result<Vec<u64>, ReadError> {
         let mut impressions = vec![0; self.impression_site_names.len()];
         for number in 0..self.parts.len() {
             for event in self.part(number)?.events() {
-                if let Kind::Impression { site, .. } = event.kind
+                if let EventKind::Impression { site, .. } = event.kind
                     && conversion_sites[event.conversion_site as usize]
                 {
                     impressions[site as usize] += 1;
@@ -423,22 +428,23 @@ impl Workload {
     }
 }
 
-/// What one look through a workload tells.
+/// The statistics of a workload that every run needs.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// Every conversion site with at least so many conversions a day, on average over the days that
-    /// have any, rounded down; each with its batches.
+    /// Every conversion site with at least [`QuerierOptions::min_conversions_a_day`] conversions a
+    /// day. The number is the average over the days on which the site has any, rounded down.
     pub queriers: Vec<Querier>,
-    /// How many impressions each impression site has that attackers can hear of.
+    /// The number of impressions on each impression site that attackers can hear of.
     pub impressions: Vec<u64>,
     /// The conversion sites whose events attackers can hear of.
     pub(crate) heard: Vec<bool>,
-    /// A digest of every event: workloads that differ by accident differ in it.
+    /// A digest of every event, to tell workloads apart. It does not withstand workloads that are
+    /// chosen to collide.
     pub digest: u64,
 }
 
-/// Makes an event part of a digest.
-pub(crate) fn mix(digest: u64, event: &Event) -> u64 {
+/// Adds an event to a digest.
+pub(crate) fn mix(digest: u64, event: &WorkloadEvent) -> u64 {
     let (kind, came_from) = event.kind.pack();
     let words = [
         u64::from(event.minute) << 32 | u64::from(event.row),
@@ -454,20 +460,20 @@ fn absorb(digest: u64, word: u64) -> u64 {
         .rotate_left(29)
 }
 
-/// What is known of a conversion site.
+/// The statistics of a conversion site.
 #[derive(Debug, Clone, Default)]
-struct Seen {
-    /// Minute, row and place of its conversions.
+struct SiteStats {
+    /// The minute, the row and the place of each of its conversions.
     conversions: Vec<(u32, u32, u32)>,
-    /// Their values, by place; empty if all are 1.
+    /// The place and the value of each conversion whose value is not 1.
     values: Vec<(u32, u32)>,
     days: BTreeSet<u32>,
     buckets: [u64; BUCKETS],
     most_of_a_device: u32,
 }
 
-impl Seen {
-    fn conversion(&mut self, event: &Event, value: u32, at: usize) {
+impl SiteStats {
+    fn conversion(&mut self, event: &WorkloadEvent, value: u32, at: usize) {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         self.conversions.push((event.minute, event.row, at));
         self.days.insert(event.minute / DAY);
@@ -525,24 +531,27 @@ impl Seen {
     }
 }
 
-/// How queriers, their batches and their noise are chosen (the paper's evaluation).
+/// Options for the choice of queriers, their batches and their noise. The defaults are those of the
+/// paper's evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuerierOptions {
-    /// How many conversions a day a site must have: 50 in the artifact that made the paper's figures,
-    /// 100 in its text. Sites between the two have too few for a batch of the paper's size; but
-    /// attackers hear of visits for them.
+    /// The least number of conversions a day that a site needs to be a querier. It is 50 in the
+    /// artifact that made the paper's figures, and 100 in the paper's text. Sites in between have
+    /// too few conversions for a batch of the paper's size, but attackers hear of the visits that
+    /// concern them.
     pub min_conversions_a_day: usize,
-    /// How many days of conversions make a batch.
+    /// The number of days of conversions in a batch.
     pub batch_days: usize,
-    /// How many reports a batch has at least.
+    /// The least number of reports in a batch.
     pub min_batch: usize,
     /// The error that a querier wants from noise alone.
     pub target_error: f64,
-    /// The share of a batch below which errors are not relative to the bucket any more.
+    /// τ: errors of buckets below this share of the batch are relative to this share instead of the
+    /// bucket.
     pub tau: f64,
-    /// How much noise is added to sums.
-    pub noise: Noise,
-    /// Whether attackers hear of events of conversion sites that do not measure as well. The paper's
+    /// The noise that is added to sums.
+    pub noise: NoiseModel,
+    /// True if attackers also hear of events of conversion sites that do not measure. The paper's
     /// evaluation leaves those events out.
     pub all_visits: bool,
 }
@@ -555,24 +564,24 @@ impl Default for QuerierOptions {
             min_batch: 5000,
             target_error: 0.05,
             tau: 0.05,
-            noise: Noise::Paper,
+            noise: NoiseModel::Paper,
             all_visits: false,
         }
     }
 }
 
-/// How much noise is added.
+/// The scale of the noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Noise {
-    /// Of scale 1/ε, as in the paper's figures.
+pub enum NoiseModel {
+    /// Scale 1/ε, as in the paper's figures.
     #[default]
     Paper,
-    /// Of scale 2/ε, which is what its accounting assumes.
+    /// Scale 2/ε, as the paper's accounting assumes.
     Consistent,
 }
 
-impl Noise {
-    /// Its scale, times epsilon.
+impl NoiseModel {
+    /// The scale times ε.
     pub(crate) const fn factor(self) -> f64 {
         match self {
             Self::Paper => 1.0,
@@ -586,31 +595,31 @@ impl Noise {
 pub struct Querier {
     /// Its number among conversion sites.
     pub site: u32,
-    /// Its conversions a day.
+    /// The number of its conversions per day.
     pub a_day: usize,
-    /// How many reports it sums.
+    /// The number of reports in a batch.
     pub batch: usize,
     /// b: the scale of the noise on each sum.
     pub noise_scale: f64,
-    /// The most that one of its conversions is worth.
+    /// The largest value of its conversions.
     pub max_value: u32,
-    /// The most conversions that one device has of it (m of the resilience theorem).
+    /// The most of its conversions on one device (m of the resilience theorem).
     pub most_of_a_device: u32,
     /// The places of its conversions, in the order of time.
     pub reports: Vec<u32>,
-    /// What they are worth, in the same order; empty if all are worth 1.
+    /// The values of its conversions, in the same order. Empty if all values are 1.
     pub values: Vec<u32>,
 }
 
 impl Querier {
-    /// What a report of the largest value costs: that value over b.
+    /// The ε of a report of the largest value: that value divided by b.
     pub fn epsilon(&self) -> f64 {
         f64::from(self.max_value) / self.noise_scale
     }
 }
 
-/// b such that noise alone gives the wanted error on a sum worth so much, if buckets have these
-/// shares of it (the paper's evaluation; `tau` as in its RMSRE).
+/// The noise scale b at which noise alone gives the target error, as in the paper's evaluation. The
+/// sum of a batch is `worth`, the buckets have these shares of it, and `tau` is the τ of RMSRE.
 pub fn noise_scale(worth: f64, shares: &[f64], target_error: f64, tau: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a count of buckets")]
     let buckets = shares.len() as f64;

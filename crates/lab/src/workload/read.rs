@@ -1,11 +1,11 @@
-//! What can go wrong when workloads are read: one line that names the file, and where there are any
-//! the column and the row. And how far reading has come.
+//! Errors and progress of reading workloads. An error is one line that names the file, and the
+//! column and the row if they are known.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug, Error)]
 #[error("{}: {what}", path.display())]
 pub struct ReadError {
@@ -14,7 +14,8 @@ pub struct ReadError {
 }
 
 impl ReadError {
-    /// What is said of the file is put on one line, whatever a library says.
+    /// Control characters in the message, which may come from a library, become spaces: an error is
+    /// always one line.
     pub(crate) fn new(path: &Path, what: impl Into<String>) -> Self {
         let mut what: String = what.into();
         if what.contains(char::is_control) {
@@ -30,7 +31,7 @@ impl ReadError {
         }
     }
 
-    /// In a row, counted from 1, and in a column if it is known which.
+    /// An error in a row, counted from 1, and in a column if it is known.
     pub(crate) fn at(path: &Path, column: Option<&str>, row: u64, what: &str) -> Self {
         match column {
             Some(column) => Self::new(path, format!("column `{column}`, row {row}: {what}")),
@@ -39,13 +40,13 @@ impl ReadError {
     }
 }
 
-/// How far reading has come.
+/// The progress of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// How many bytes of all files are done, roughly.
+pub struct ReadProgress {
+    /// The approximate number of bytes that have been read, over all files.
     pub bytes_done: u64,
-    /// How many they have.
+    /// The total size of all files, in bytes.
     pub bytes_total: u64,
-    /// How many rows were read.
+    /// The number of rows that have been read.
     pub rows: u64,
 }

@@ -1,40 +1,41 @@
-//! A synthetic population that behaves like the paper's data, of any size.
+//! A synthetic population of any size that behaves like the paper's data.
 //!
-//! The recipe is fitted to what is published of the data. The preset [`Preset::Published`] uses only
-//! what is published without attack, so whatever it gives under attack is a prediction;
-//! [`Preset::AttackFitted`] was fitted to the paper's results under attack too.
+//! Its parameters are fitted to what is published about the data. The preset [`Preset::Published`]
+//! uses only published numbers that do not involve an attack, so its results under attack are
+//! predictions. The preset [`Preset::AttackFitted`] was also fitted to the paper's results under
+//! attack.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-use crate::workload::{BUCKETS, DAY, Event, Kind, Workload};
+use crate::workload::{BUCKETS, DAY, EventKind, Workload, WorkloadEvent};
 
-/// What a population is like.
+/// A set of parameters for a population.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Preset {
-    /// Fitted only to what is published without attack.
+    /// Fitted only to published numbers that do not involve an attack.
     #[default]
     Published,
-    /// Fitted to the results under attack as well.
+    /// Also fitted to the paper's results under attack.
     AttackFitted,
 }
 
-/// A population.
+/// A synthetic population.
 #[derive(Debug, Clone, Copy)]
 pub struct Population {
-    /// What it is like.
+    /// Its parameters.
     pub preset: Preset,
     /// Its size: 1 is the paper's 1.4 million devices.
     pub scale: f64,
-    /// What all random choices follow from.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
-/// The first of the twenty days.
+/// The first of the twenty days of the paper's data.
 const FIRST_DAY: u32 = 11;
 const DAYS: u32 = 20;
 
-/// Streams of random numbers: devices have those from here on.
+/// The first of the devices' streams of random numbers. Campaigns have the streams below.
 const DEVICES: u64 = 1 << 32;
 
 struct Parameters {
@@ -79,7 +80,7 @@ impl Preset {
     }
 }
 
-/// The ten busiest impression sites are a tier of their own.
+/// The number of the busiest impression sites, which form their own tier.
 const BUSIEST: u32 = 10;
 
 #[expect(
@@ -88,14 +89,14 @@ const BUSIEST: u32 = 10;
     reason = "counts of devices"
 )]
 impl Population {
-    /// How many devices it has.
+    /// The number of devices.
     pub fn devices(&self) -> u64 {
         (1_400_000.0 * self.scale).round().max(1.0) as u64
     }
 
-    /// Everything that happens.
+    /// Generates the workload.
     pub fn generate(&self) -> Workload {
-        let world = World::new(self);
+        let world = SyntheticSites::new(self);
         let mut workload = Workload::default();
         let mut events = Vec::new();
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
@@ -104,7 +105,7 @@ impl Population {
             rng.set_stream(DEVICES + device);
             rng.set_word_pos(0);
             events.clear();
-            world.live(&mut Dice(&mut rng), &mut events);
+            world.live(&mut SeededDice(&mut rng), &mut events);
             for event in &mut events {
                 event.row = row;
                 row += 1;
@@ -119,17 +120,17 @@ impl Population {
 }
 
 /// The sites of a population.
-struct World {
+struct SyntheticSites {
     parameters: Parameters,
     per_device: Chances,
     impression_sites: Chances,
-    /// The same without, and with only, the busiest.
+    /// The impression sites without the busiest, and only the busiest.
     tiers: [Chances; 2],
     conversion_sites: Chances,
     campaigns: Vec<Campaign>,
 }
 
-/// A conversion site, as its ads see it.
+/// The properties of a conversion site's ads.
 struct Campaign {
     more_clicks: f64,
     buckets: Chances,
@@ -141,7 +142,7 @@ struct Campaign {
     clippy::cast_sign_loss,
     reason = "counts of devices, sites and minutes"
 )]
-impl World {
+impl SyntheticSites {
     fn new(population: &Population) -> Self {
         let parameters = population.preset.parameters();
         let head = [0.19, 0.09, 0.06, 0.02, 0.02, 0.01, 0.01, 0.01];
@@ -173,7 +174,7 @@ impl World {
             .map(|number| {
                 rng.set_stream(number as u64);
                 rng.set_word_pos(0);
-                let mut dice = Dice(&mut rng);
+                let mut dice = SeededDice(&mut rng);
                 let spread = parameters.spread;
                 let more = (spread * dice.normal() - spread * spread / 2.0).exp();
                 let shares = parameters.dirichlet.map(|shape| dice.gamma(shape));
@@ -200,8 +201,8 @@ impl World {
         }
     }
 
-    /// The day of a device.
-    fn live(&self, dice: &mut Dice<'_>, events: &mut Vec<Event>) {
+    /// Generates the events of one device. All of its impressions are on the same day.
+    fn live(&self, dice: &mut SeededDice<'_>, events: &mut Vec<WorkloadEvent>) {
         let parameters = &self.parameters;
         let day = FIRST_DAY + dice.below(DAYS);
         let morning = day * DAY;
@@ -226,11 +227,11 @@ impl World {
         }
         for (&site, &conversion_site) in sites.iter().zip(&campaigns).take(impressions as usize) {
             let campaign = &self.campaigns[conversion_site as usize];
-            let conversion = Kind::Conversion {
+            let conversion = EventKind::Conversion {
                 value: 1,
                 came_from: Some(site),
             };
-            let event = |minute: u32, kind| Event {
+            let event = |minute: u32, kind| WorkloadEvent {
                 minute,
                 epoch: u16::try_from(minute / DAY).unwrap_or(u16::MAX),
                 conversion_site,
@@ -238,7 +239,7 @@ impl World {
                 row: 0,
             };
             let bucket = campaign.buckets.draw(dice) as u8;
-            events.push(event(morning, Kind::Impression { site, bucket }));
+            events.push(event(morning, EventKind::Impression { site, bucket }));
             let factor = match site < BUSIEST {
                 true => parameters.click_factor_at_busiest,
                 false => 1.0,
@@ -260,7 +261,7 @@ impl World {
         }
     }
 
-    fn another_site(&self, first: u32, dice: &mut Dice<'_>) -> u32 {
+    fn another_site(&self, first: u32, dice: &mut SeededDice<'_>) -> u32 {
         if self.parameters.same_tier == 0.0 || !dice.chance(self.parameters.same_tier) {
             return self.impression_sites.draw(dice);
         }
@@ -271,9 +272,9 @@ impl World {
     }
 }
 
-/// Chances of numbers from 0 on, drawn in constant time (Walker's alias method).
+/// A distribution over the numbers from 0 on, drawn from in constant time (Walker's alias method).
 struct Chances {
-    /// How likely a number stays itself, and which it is else.
+    /// For each number, the probability to keep it, and the number to take otherwise.
     columns: Vec<(f64, u32)>,
 }
 
@@ -312,15 +313,16 @@ impl Chances {
         self.columns.len()
     }
 
-    fn draw(&self, dice: &mut Dice<'_>) -> u32 {
+    fn draw(&self, dice: &mut SeededDice<'_>) -> u32 {
         let column = dice.below(self.columns.len() as u32);
         let (own, other) = self.columns[column as usize];
         if dice.uniform() < own { column } else { other }
     }
 }
 
-/// Random numbers of the kinds that are needed. Our own, so that a seed means the same forever.
-struct Dice<'a>(&'a mut ChaCha8Rng);
+/// Random numbers of several distributions. They are implemented here, so that a seed always gives
+/// the same population.
+struct SeededDice<'a>(&'a mut ChaCha8Rng);
 
 #[expect(
     clippy::cast_precision_loss,
@@ -328,8 +330,8 @@ struct Dice<'a>(&'a mut ChaCha8Rng);
     clippy::cast_sign_loss,
     reason = "random bits, and small counts"
 )]
-impl Dice<'_> {
-    /// In [0, 1).
+impl SeededDice<'_> {
+    /// A number in [0, 1).
     fn uniform(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -346,18 +348,18 @@ impl Dice<'_> {
         normal_quantile(self.uniform().max(f64::MIN_POSITIVE))
     }
 
-    /// Rounded down.
+    /// A number with an exponential distribution, rounded down.
     fn exponential(&mut self, mean: f64) -> u32 {
         (-mean * (1.0 - self.uniform()).ln()) as u32
     }
 
-    /// From 0 on.
+    /// A number from 0 on, with a geometric distribution.
     fn geometric(&mut self, mean: f64) -> u32 {
         let fails = mean / (1.0 + mean);
         ((1.0 - self.uniform()).ln() / fails.ln()) as u32
     }
 
-    /// Of scale 1 (Marsaglia and Tsang).
+    /// A number with a gamma distribution of scale 1 (Marsaglia and Tsang).
     fn gamma(&mut self, shape: f64) -> f64 {
         if shape < 1.0 {
             let boost = (1.0 - self.uniform()).powf(1.0 / shape);
@@ -376,7 +378,7 @@ impl Dice<'_> {
     }
 }
 
-/// Φ⁻¹, by Acklam's rational approximation: nine digits.
+/// The quantile Φ⁻¹ of the normal distribution, to nine digits, by Acklam's rational approximation.
 fn normal_quantile(p: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969_683_028_665_376e1,

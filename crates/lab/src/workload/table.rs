@@ -1,19 +1,19 @@
 //! Tables of what devices do, in CSV or Parquet files: one row per impression or conversion.
 //!
-//! | column | of an impression | of a conversion |
+//! | column | for an impression | for a conversion |
 //! | --- | --- | --- |
 //! | `device` | text or a whole number | the same |
-//! | `time` | a whole number from 0 on, or a timestamp or date of Parquet | the same |
-//! | `conversion_site` | the site that it is an ad of: text or a whole number | where it happens |
-//! | `impression_site` | where it is shown: text or a whole number | empty |
-//! | `bucket` | where its credit goes: 0 to 4 | empty |
+//! | `time` | a whole number from 0 on, or a timestamp or date in Parquet | the same |
+//! | `conversion_site` | the site that the ad is for: text or a whole number | where it happens |
+//! | `impression_site` | the site that shows the ad: text or a whole number | the same, if known |
+//! | `bucket` | the bucket that its credit goes to: 0 to 4 | empty |
 //! | `kind` | `impression` or `i` | `conversion` or `c` |
-//! | `value` | not looked at | what it is worth, from 1 on; 1 if empty |
+//! | `value` | ignored | its value, from 1 on; 1 if empty |
 //! | `order` | its place among events of one minute | the same |
 //!
-//! The last three may be missing. Without `kind`, a row with an impression site is an impression;
-//! without `order`, events of one minute have the order of their rows. Impressions always come before
-//! conversions of the same minute. Other columns are not looked at.
+//! The last three columns may be missing. Without `kind`, a row with an impression site is an
+//! impression. Without `order`, events of one minute have the order of their rows. On a device,
+//! impressions always come before conversions of the same minute. Other columns are ignored.
 //!
 //! A table may have more rows than fit into memory: see [`TableOptions::memory_rows`].
 
@@ -25,27 +25,28 @@ use thiserror::Error;
 
 use crate::workload::cells::{self, Cell, EMPTY, Holds, ParquetFile, quoted};
 use crate::workload::csv::Csv;
-use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, Row, RowKind};
-use crate::workload::read::{Progress, ReadError};
-use crate::workload::{BUCKETS, DAY, Kind, Workload};
+use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, RowKind, TableRow};
+use crate::workload::read::{ReadError, ReadProgress};
+use crate::workload::{BUCKETS, DAY, EventKind, Workload};
 
-/// How tables are read.
+/// Options for reading tables.
 #[derive(Debug, Clone)]
 pub struct TableOptions {
-    /// What columns are called.
+    /// The names of the columns.
     pub columns: Columns,
-    /// What times are counted in, where they are numbers.
+    /// The unit of times that are numbers, and of `time_origin`.
     pub time_unit: TimeUnit,
-    /// The time that is minute 0, in the same unit.
+    /// The time that is minute 0, in `time_unit`.
     pub time_origin: Option<i64>,
-    /// How many minutes an epoch has.
+    /// The length of an epoch, in minutes.
     pub epoch_minutes: NonZeroU32,
-    /// Whether the rows of a device come together and in the order of time: then nothing needs to be
-    /// partitioned. Rows that break the order are an error.
+    /// True if the rows of each device are together and in the order of time. Then nothing needs to
+    /// be partitioned, and rows that break this order are an error.
     pub sorted: bool,
-    /// How many rows are kept in memory; more are partitioned on disk.
+    /// The most rows that are kept in memory. Larger tables are partitioned on disk.
     pub memory_rows: usize,
-    /// The folder on whose disk temporary files are, if not that of the system. They have no name.
+    /// The folder on whose disk temporary files are created. The default is the system's folder for
+    /// such files. The files have no name.
     pub temporary: Option<PathBuf>,
 }
 
@@ -63,27 +64,27 @@ impl Default for TableOptions {
     }
 }
 
-/// How many rows are kept in memory unless it is said: about 200 MB while they are read.
+/// The default for the most rows in memory: about 200 MB while they are read.
 pub(crate) const MEMORY_ROWS: usize = 4_000_000;
 
-/// What columns are called.
+/// The names of the columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Columns {
-    /// Who does something.
+    /// The device.
     pub device: String,
-    /// When.
+    /// The time.
     pub time: String,
-    /// The conversion site that it is about.
+    /// The conversion site.
     pub conversion_site: String,
-    /// Where an impression is shown.
+    /// The impression site.
     pub impression_site: String,
-    /// Where its credit goes.
+    /// The bucket that the credit of an impression goes to.
     pub bucket: String,
-    /// What it is.
+    /// The kind: impression or conversion.
     pub kind: String,
-    /// What a conversion is worth.
+    /// The value of a conversion.
     pub value: String,
-    /// Its place among events of one minute.
+    /// The place among events of one minute.
     pub order: String,
 }
 
@@ -113,7 +114,7 @@ impl Default for Columns {
 }
 
 impl Columns {
-    /// What columns are called unless it is said.
+    /// The default names of the columns.
     pub const KEYS: [&str; 8] = [
         "device",
         "time",
@@ -125,10 +126,10 @@ impl Columns {
         "order",
     ];
 
-    /// Renames a column: `device=user_id`.
+    /// Sets the name of a column, such as `device=user_id`.
     ///
     /// # Errors
-    /// If there is no such column, or no name.
+    /// If the column is unknown, or the name is missing.
     pub fn set(&mut self, assignment: &str) -> Result<(), ColumnsError> {
         let named = assignment
             .split_once('=')
@@ -163,7 +164,7 @@ impl Columns {
     }
 }
 
-/// Several, with commas between them: `device=user_id,time=ts`.
+/// Parses a list with commas, such as `device=user_id,time=ts`.
 impl FromStr for Columns {
     type Err = ColumnsError;
 
@@ -176,18 +177,18 @@ impl FromStr for Columns {
     }
 }
 
-/// Why columns cannot be called so.
+/// The reason why names of columns cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ColumnsError {
-    /// There is no such column.
-    #[error("there is no column `{0}`: there are {keys}", keys = Columns::KEYS.join(", "))]
+    /// The column is unknown.
+    #[error("unknown column `{0}`; use one of: {keys}", keys = Columns::KEYS.join(", "))]
     Unknown(String),
-    /// It is not said what it is called.
+    /// The name of the column is missing.
     #[error("`{0}` is not of the form COLUMN=NAME, such as device=user_id")]
     NoName(String),
 }
 
-/// What times are counted in.
+/// A unit of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimeUnit {
     /// Milliseconds.
@@ -235,7 +236,7 @@ impl TimeUnit {
     }
 }
 
-/// In nanoseconds, which is the finest that a file can have.
+/// A minute in nanoseconds, the finest unit that a file can have.
 const MINUTE: i128 = 60_000_000_000;
 
 impl FromStr for TimeUnit {
@@ -255,21 +256,24 @@ impl FromStr for TimeUnit {
     }
 }
 
-/// There is no such unit of time.
+/// The unit of time is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("there is no unit `{0}`: there are {names}", names = TimeUnit::ALL.map(TimeUnit::name).join(", "))]
+#[error(
+    "unknown unit of time `{0}`; use one of: {names}",
+    names = TimeUnit::ALL.map(TimeUnit::name).join(", ")
+)]
 pub struct UnknownTimeUnit(pub String);
 
-/// Reads tables: files, and folders of files in the order of their names. All of them are one table.
-/// How far it has come is told a few times for every megabyte.
+/// Reads tables: files, and folders of files in the order of their names. All of them form one
+/// table. `progress` is called a few times per megabyte.
 ///
 /// # Errors
-/// If a file cannot be read or makes no sense: the file, the column and the row are named. Rows are
-/// counted in each file, from 1 on, and without the header.
+/// If a file cannot be read or has a wrong value. The error names the file, the column and the row.
+/// Rows are counted in each file, from 1 on, without the header.
 pub fn read(
     paths: &[PathBuf],
     options: &TableOptions,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(ReadProgress),
 ) -> Result<Workload, ReadError> {
     let files = files(paths)?;
     let mut expected_rows: u64 = 0;
@@ -293,11 +297,11 @@ pub fn read(
         expected_rows,
         least_rows,
     });
-    let mut reading = Reading {
+    let mut reading = TableReader {
         options,
         gather,
         progress,
-        now: Progress {
+        now: ReadProgress {
             bytes_done: 0,
             bytes_total,
             rows: 0,
@@ -310,14 +314,14 @@ pub fn read(
             Format::Parquet => reading.parquet(file)?,
         }
         if reading.now.rows == rows {
-            return Err(ReadError::new(&file.path, "it has no rows"));
+            return Err(ReadError::new(&file.path, "the file has no rows"));
         }
         reading.tell(done + file.bytes);
     }
     reading.gather.finish()
 }
 
-/// How many bytes a row of CSV has, to guess how many rows there are.
+/// The assumed size of a CSV row, to estimate the number of rows.
 const BYTES_OF_ROW: u64 = 32;
 
 #[derive(Debug)]
@@ -327,7 +331,7 @@ struct TableFile {
     bytes: u64,
 }
 
-/// How a table is stored, by the end of its name.
+/// The format of a table, which the extension of its file name decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Csv,
@@ -344,15 +348,15 @@ impl Format {
         }
     }
 
-    /// What is wrong with a name.
+    /// The message for a file name with an unknown extension.
     pub(crate) fn unknown(path: &Path) -> String {
-        let formats = "it must end in .csv, .parquet or .pqt";
+        let formats = "use .csv, .parquet or .pqt";
         match path.extension() {
             Some(extension) if extension == "gz" || extension == "zip" => {
-                format!("{formats}: decompress it first")
+                format!("compressed files are not supported; decompress the file, then {formats}")
             }
-            Some(extension) => format!("{formats}, not in .{}", extension.display()),
-            None => formats.to_owned(),
+            Some(extension) => format!("unknown file type .{}; {formats}", extension.display()),
+            None => format!("the file name has no extension; {formats}"),
         }
     }
 }
@@ -381,18 +385,18 @@ fn files(paths: &[PathBuf]) -> Result<Vec<TableFile>, ReadError> {
         let mut found = in_folder(path)?;
         found.retain(|path| Format::of(path).is_some() && path.is_file());
         if found.is_empty() {
-            let what = "it has no .csv, .parquet or .pqt file";
+            let what = "the folder has no .csv, .parquet or .pqt file";
             return Err(ReadError::new(path, what));
         }
         found.into_iter().try_for_each(&mut push)?;
     }
     if files.is_empty() {
-        return Err(ReadError::new(Path::new("tables"), "none is given"));
+        return Err(ReadError::new(Path::new("tables"), "no file was given"));
     }
     Ok(files)
 }
 
-/// What a folder has, in the order of names.
+/// The paths in a folder, in the order of their names.
 pub(crate) fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let error = |cause: std::io::Error| ReadError::new(folder, cause.to_string());
     let entries = std::fs::read_dir(folder).map_err(error)?;
@@ -402,15 +406,15 @@ pub(crate) fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, ReadError> {
     Ok(paths)
 }
 
-/// Tables that are being read.
-struct Reading<'a> {
+/// A reader of tables.
+struct TableReader<'a> {
     options: &'a TableOptions,
     gather: Gather,
-    progress: &'a mut dyn FnMut(Progress),
-    now: Progress,
+    progress: &'a mut dyn FnMut(ReadProgress),
+    now: ReadProgress,
 }
 
-/// The columns of a table, each with what it holds; those that may be missing last.
+/// The columns of a table, each with its type. Those that may be missing are last.
 const FIELDS: [(Field, Holds); 8] = [
     (Field::Device, Holds::Names),
     (Field::Time, Holds::Times),
@@ -422,10 +426,10 @@ const FIELDS: [(Field, Holds); 8] = [
     (Field::Order, Holds::Numbers),
 ];
 
-/// How many of them must be there.
+/// The number of columns that must not be missing.
 const NEEDED: usize = 5;
 
-impl Reading<'_> {
+impl TableReader<'_> {
     fn tell(&mut self, bytes_done: u64) {
         self.now.bytes_done = bytes_done;
         (self.progress)(self.now);
@@ -466,7 +470,7 @@ impl Reading<'_> {
             let taken = match cut {
                 Some(number) => Err(Refusal::Column(
                     FIELDS[number].0,
-                    "it is not UTF-8".to_owned(),
+                    "the text is not valid UTF-8".to_owned(),
                 )),
                 None => interpreter.row(&row).and_then(|row| self.gather.push(&row)),
             };
@@ -531,24 +535,24 @@ impl Reading<'_> {
     }
 }
 
-/// What is said of a column that is not there.
+/// The message for a missing column. It lists the columns that were found, up to 200 characters.
 pub(crate) fn missing(name: &str, found: &str) -> String {
     let found: String = match found.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", &found[..end]),
         None => found.to_owned(),
     };
-    format!("it has no column `{name}`; it has {found}")
+    format!("there is no column `{name}`; the columns are: {found}")
 }
 
-/// Where some columns are among [`FIELDS`].
+/// The indices of some columns in [`FIELDS`].
 const TIME: usize = 1;
 const KIND: usize = 5;
 
-/// Understands rows.
+/// Parses the cells of rows.
 struct Interpreter {
-    /// How many nanoseconds a time counts.
+    /// The unit of times, in nanoseconds.
     tick: i128,
-    /// When minute 0 is, in nanoseconds.
+    /// The time that is minute 0, in nanoseconds.
     origin: i128,
     time_origin: Option<i64>,
     epoch_minutes: u32,
@@ -573,7 +577,7 @@ impl Interpreter {
         }
     }
 
-    fn row<'r>(&'r mut self, cells: &[Cell<'r>; FIELDS.len()]) -> Result<Row<'r>, Refusal> {
+    fn row<'r>(&'r mut self, cells: &[Cell<'r>; FIELDS.len()]) -> Result<TableRow<'r>, Refusal> {
         let [
             device,
             time,
@@ -597,7 +601,7 @@ impl Interpreter {
             }
         } else {
             if bucket != Cell::Nothing {
-                let what = "it must be empty for a conversion".to_owned();
+                let what = "the bucket of a conversion must be empty".to_owned();
                 return Err(Refusal::Column(Field::Bucket, what));
             }
             let came_from = impression_site.name(&mut self.impression_site);
@@ -610,10 +614,10 @@ impl Interpreter {
             None => Ok(None),
             Some(order) => u32::try_from(order)
                 .map(Some)
-                .map_err(|_| format!("it is {order}: it goes from 0 to {}", u32::MAX)),
+                .map_err(|_| format!("{order} is out of range; use 0 to {}", u32::MAX)),
         });
         let conversion_site = needed(conversion_site.name(&mut self.conversion_site));
-        Ok(Row {
+        Ok(TableRow {
             device: needed(device.name(&mut self.device)).map_err(wrong(Field::Device))?,
             minute,
             epoch,
@@ -629,19 +633,25 @@ impl Interpreter {
         let nanoseconds = time * self.tick - self.origin;
         if nanoseconds < 0 {
             return Err(match self.time_origin {
-                None => format!("it is {time}, which is negative"),
-                Some(origin) => format!("it is {time}, which is before --time-origin {origin}"),
+                None => format!("{time} is negative; set --time-origin to the earliest time"),
+                Some(origin) => format!("{time} is before --time-origin {origin}"),
             });
         }
         let minute = nanoseconds / MINUTE;
         let minutes = u32::try_from(minute).map_err(|_| {
             let last = u32::MAX;
-            format!("it is {time}, which is minute {minute}, after {last}: set --time-unit or --time-origin")
+            format!(
+                "{time} is minute {minute}, and the last possible one is {last}; set --time-unit \
+                 or --time-origin"
+            )
         })?;
         let epoch = minutes / self.epoch_minutes;
         let epoch = u16::try_from(epoch).map_err(|_| {
             let last = u16::MAX;
-            format!("it is {time}, which is in epoch {epoch}, after {last}: set --time-unit or --time-origin")
+            format!(
+                "{time} is in epoch {epoch}, and the last possible one is {last}; set --time-unit \
+                 or --time-origin"
+            )
         })?;
         Ok((minutes, epoch))
     }
@@ -666,7 +676,7 @@ fn is_impression(cell: Cell<'_>) -> Result<bool, String> {
         (true, _) => Ok(true),
         (_, true) => Ok(false),
         _ => Err(format!(
-            "it is {}, neither impression nor conversion",
+            "{} is neither impression nor conversion",
             quoted(kind)
         )),
     }
@@ -677,7 +687,7 @@ fn bucket(cell: Cell<'_>) -> Result<u8, String> {
     let known = u8::try_from(bucket)
         .ok()
         .filter(|bucket| usize::from(*bucket) < BUCKETS);
-    known.ok_or_else(|| format!("it is {bucket}: buckets go from 0 to {}", BUCKETS - 1))
+    known.ok_or_else(|| format!("bucket {bucket} is out of range; use 0 to {}", BUCKETS - 1))
 }
 
 fn value(cell: Cell<'_>) -> Result<u32, String> {
@@ -686,6 +696,11 @@ fn value(cell: Cell<'_>) -> Result<u32, String> {
     };
     let known = u32::try_from(value)
         .ok()
-        .filter(|value| (1..=Kind::MAX_VALUE).contains(value));
-    known.ok_or_else(|| format!("it is {value}: values go from 1 to {}", Kind::MAX_VALUE))
+        .filter(|value| (1..=EventKind::MAX_VALUE).contains(value));
+    known.ok_or_else(|| {
+        format!(
+            "value {value} is out of range; use 1 to {}",
+            EventKind::MAX_VALUE
+        )
+    })
 }

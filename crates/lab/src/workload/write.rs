@@ -1,4 +1,4 @@
-//! Writing workloads: as a table, or as the files that the paper's artifact prepares.
+//! Writes workloads: as a table, or as the files that the paper's artifact prepares.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,12 +16,12 @@ use thiserror::Error;
 use crate::workload::criteo;
 use crate::workload::read::ReadError;
 use crate::workload::table::{Columns, Format};
-use crate::workload::{Event, Kind, Workload};
+use crate::workload::{EventKind, Workload, WorkloadEvent};
 
-/// Why a workload cannot be written.
+/// The reason why a workload cannot be written.
 #[derive(Debug, Error)]
 pub enum WriteError {
-    /// A part of it is on disk and cannot be read.
+    /// A part of the workload is on disk and cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A file cannot be written.
@@ -29,7 +29,7 @@ pub enum WriteError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         what: String,
     },
 }
@@ -42,7 +42,7 @@ impl WriteError {
         }
     }
 
-    /// What the disk says is said without the library's word for it.
+    /// For an error of the disk, the library's prefix is left out.
     fn parquet(path: &Path, cause: &ParquetError) -> Self {
         match cause {
             ParquetError::External(cause) => Self::new(path, cause),
@@ -51,14 +51,16 @@ impl WriteError {
     }
 }
 
-/// Writes a table that [`table::read`](crate::workload::table::read) reads with its default options, as CSV or
-/// Parquet by the end of its name: time in minutes, devices by their number from 1 on, and sorted.
+/// Writes a table that [`table::read`](crate::workload::table::read) reads with its default
+/// options. The end of the file name decides between CSV and Parquet. Times are in minutes, devices
+/// are numbered from 1, and rows are sorted by device and time.
 ///
-/// Epochs are not written; they follow from minutes when the table is read. The column `order` is
-/// there only if the order of conversions of one minute is not that of devices.
+/// Epochs are not written: they follow from the minutes when the table is read. The column `order`
+/// is written only if the order of conversions of one minute is not that of devices.
 ///
 /// # Errors
-/// If the name ends in neither, if the file cannot be written, or a part of the workload not read.
+/// If the file name has another end, if the file cannot be written, or if a part of the workload
+/// cannot be read.
 pub fn write_table(workload: &Workload, path: &Path) -> Result<(), WriteError> {
     let format = Format::of(path).ok_or_else(|| WriteError::new(path, &Format::unknown(path)))?;
     let with_order = !rows_follow_devices(workload)?;
@@ -68,10 +70,10 @@ pub fn write_table(workload: &Workload, path: &Path) -> Result<(), WriteError> {
     }
 }
 
-/// Gives every event with the number of its device, from 0 on.
+/// Calls `each` with every event and the number of its device, counted from 0.
 fn each_event<E: From<ReadError>>(
     workload: &Workload,
-    mut each: impl FnMut(u32, Event) -> Result<(), E>,
+    mut each: impl FnMut(u32, WorkloadEvent) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut number = 0;
     for at in 0..workload.parts() {
@@ -86,12 +88,12 @@ fn each_event<E: From<ReadError>>(
     Ok(())
 }
 
-/// Whether conversions have the order of devices, whatever their minute.
+/// True if conversions have the order of devices, whatever their minute.
 fn rows_follow_devices(workload: &Workload) -> Result<bool, ReadError> {
     let mut follow = true;
     let (mut current, mut before, mut last) = (None, None, None);
     each_event(workload, |device, event| {
-        if matches!(event.kind, Kind::Conversion { .. }) {
+        if matches!(event.kind, EventKind::Conversion { .. }) {
             if current != Some(device) {
                 (current, before) = (Some(device), last);
             }
@@ -121,11 +123,11 @@ fn write_csv(workload: &Workload, path: &Path, with_order: bool) -> Result<(), W
         let site = &conversion_sites[event.conversion_site as usize];
         write!(file, "{number},{minute},{site},").map_err(error)?;
         match event.kind {
-            Kind::Impression { site, bucket } => {
+            EventKind::Impression { site, bucket } => {
                 let site = &impression_sites[site as usize];
                 write!(file, "{site},{bucket},impression,").map_err(error)?;
             }
-            Kind::Conversion { value, came_from } => {
+            EventKind::Conversion { value, came_from } => {
                 let site = came_from.map_or("", |site| &impression_sites[site as usize]);
                 write!(file, "{site},,conversion,{value}").map_err(error)?;
             }
@@ -138,7 +140,7 @@ fn write_csv(workload: &Workload, path: &Path, with_order: bool) -> Result<(), W
     file.flush().map_err(error)
 }
 
-/// A field of CSV, with quotes if it needs them.
+/// A CSV field, with quotes if it needs them.
 fn field(text: &str) -> String {
     match text.contains([',', '"', '\r', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -151,23 +153,24 @@ fn write_parquet(workload: &Workload, path: &Path, with_order: bool) -> Result<(
         &workload.conversion_site_names,
         &workload.impression_site_names,
     );
-    let mut rows = Rows::new(path, |events: &[(u32, Event)]| {
-        let site = |event: &Event| match event.kind {
-            Kind::Impression { site, .. } => Some(names.1[site as usize].as_str()),
-            Kind::Conversion { came_from, .. } => Some(names.1[came_from? as usize].as_str()),
+    let mut rows = ParquetRows::new(path, |events: &[(u32, WorkloadEvent)]| {
+        let site = |event: &WorkloadEvent| match event.kind {
+            EventKind::Impression { site, .. } => Some(names.1[site as usize].as_str()),
+            EventKind::Conversion { came_from, .. } => Some(names.1[came_from? as usize].as_str()),
         };
-        let bucket = |event: &Event| match event.kind {
-            Kind::Impression { bucket, .. } => Some(i64::from(bucket)),
-            Kind::Conversion { .. } => None,
+        let bucket = |event: &WorkloadEvent| match event.kind {
+            EventKind::Impression { bucket, .. } => Some(i64::from(bucket)),
+            EventKind::Conversion { .. } => None,
         };
-        let conversion_site = |event: &Event| names.0[event.conversion_site as usize].as_str();
-        let kind = |event: &Event| match event.kind {
-            Kind::Impression { .. } => "impression",
-            Kind::Conversion { .. } => "conversion",
+        let conversion_site =
+            |event: &WorkloadEvent| names.0[event.conversion_site as usize].as_str();
+        let kind = |event: &WorkloadEvent| match event.kind {
+            EventKind::Impression { .. } => "impression",
+            EventKind::Conversion { .. } => "conversion",
         };
-        let value = |event: &Event| match event.kind {
-            Kind::Impression { .. } => None,
-            Kind::Conversion { value, .. } => Some(i64::from(value)),
+        let value = |event: &WorkloadEvent| match event.kind {
+            EventKind::Impression { .. } => None,
+            EventKind::Conversion { value, .. } => Some(i64::from(value)),
         };
         let of = || events.iter().map(|(_, event)| event);
         let devices = events.iter().map(|(device, _)| i64::from(*device) + 1);
@@ -200,18 +203,18 @@ fn ids(values: impl Iterator<Item = u64>) -> ArrayRef {
     Arc::new(UInt64Array::from_iter_values(values))
 }
 
-/// Rows of a Parquet file, which are written when there are many.
-struct Rows<'a, T, F> {
+/// A Parquet file to which rows are written in batches.
+struct ParquetRows<'a, T, F> {
     path: &'a Path,
     columns: F,
     waiting: Vec<T>,
     writer: Option<ArrowWriter<File>>,
 }
 
-/// How many rows are written at once.
+/// The number of rows that are written at once.
 const BATCH: usize = 1 << 16;
 
-impl<'a, T, F: Fn(&[T]) -> Vec<(&'static str, ArrayRef)>> Rows<'a, T, F> {
+impl<'a, T, F: Fn(&[T]) -> Vec<(&'static str, ArrayRef)>> ParquetRows<'a, T, F> {
     fn new(path: &'a Path, columns: F) -> Self {
         Self {
             path,
@@ -268,19 +271,25 @@ impl<'a, T, F: Fn(&[T]) -> Vec<(&'static str, ArrayRef)>> Rows<'a, T, F> {
 
 /// Writes a folder that [`criteo::read_prepared`] reads, with the columns of the paper's artifact.
 ///
-/// A workload does not keep all of them. Every conversion is written as a click; the impression that
-/// it is attributed to is the last one before it on the device that is of its conversion site, and on
-/// the impression site that it came from if that is known, or 0; the bucket
-/// that is for all other features has the feature 1. Users are numbered from 1 on, and so are sites
-/// unless the names of all are numbers. All rows are held in memory.
+/// A workload does not contain all of these columns, so some are filled in:
+///
+/// * Every conversion is written as a click.
+/// * A conversion is attributed to the last impression before it on the device that is for its
+///   conversion site, and on the impression site that it came from if that is known. If there is no
+///   such impression, it is attributed to 0.
+/// * The last bucket, which stands for all other features, is written as feature 1.
+/// * Users are numbered from 1. Sites keep their names if all names of their kind are numbers, and
+///   are numbered from 1 otherwise.
+///
+/// All rows are kept in memory.
 ///
 /// # Errors
-/// If a conversion is not worth 1, which these files cannot say; if a file cannot be written, or a
-/// part of the workload not read.
+/// If a conversion has a value other than 1, which these files cannot express, if a file cannot be
+/// written, or if a part of the workload cannot be read.
 pub fn write_prepared(workload: &Workload, folder: &Path) -> Result<(), WriteError> {
     std::fs::create_dir_all(folder).map_err(|cause| {
         let what = format!(
-            "a folder for prepared files cannot be created there (a table ends in .csv, .parquet or \
+            "cannot create a folder for prepared files (to write a table, use .csv, .parquet or \
              .pqt): {cause}"
         );
         WriteError::new(folder, &what)
@@ -290,7 +299,8 @@ pub fn write_prepared(workload: &Workload, folder: &Path) -> Result<(), WriteErr
     let mut impressions: Vec<Prepared> = Vec::new();
     let mut conversions: Vec<Prepared> = Vec::new();
     let mut current = None;
-    // The last impression on the device of each conversion site, and of each impression site for it.
+    // The last impression on the device for each conversion site, and for each pair of a conversion
+    // site and an impression site.
     let mut last: HashMap<(u32, Option<u32>), usize> = HashMap::new();
     each_event(workload, |device, event| {
         if current != Some(device) {
@@ -304,13 +314,13 @@ pub fn write_prepared(workload: &Workload, folder: &Path) -> Result<(), WriteErr
             impression: 0,
         };
         match event.kind {
-            Kind::Impression { site, .. } => {
+            EventKind::Impression { site, .. } => {
                 impressions.push(row);
                 for shown_on in [None, Some(site)] {
                     last.insert((event.conversion_site, shown_on), impressions.len());
                 }
             }
-            Kind::Conversion {
+            EventKind::Conversion {
                 value: 1,
                 came_from,
             } => {
@@ -318,8 +328,11 @@ pub fn write_prepared(workload: &Workload, folder: &Path) -> Result<(), WriteErr
                 row.impression = found.copied().unwrap_or(0);
                 conversions.push(row);
             }
-            Kind::Conversion { value, .. } => {
-                let what = format!("it cannot say that a conversion is worth {value}");
+            EventKind::Conversion { value, .. } => {
+                let what = format!(
+                    "prepared files cannot express a conversion of value {value}; the value must \
+                     be 1"
+                );
                 return Err(WriteError::new(&to_conversions, &what));
             }
         }
@@ -328,7 +341,7 @@ pub fn write_prepared(workload: &Workload, folder: &Path) -> Result<(), WriteErr
     for (row, impression) in impressions.iter_mut().zip(1..) {
         row.impression = impression;
     }
-    // From the place among impressions, from 1 on, to the number in the file.
+    // Maps the place among impressions, counted from 1, to the id in the file.
     let mut impression_ids = vec![0; impressions.len() + 1];
     for rows in [&mut impressions, &mut conversions] {
         rows.sort_by_key(|row| (row.event.minute, row.event.row));
@@ -346,10 +359,11 @@ pub fn write_prepared(workload: &Workload, folder: &Path) -> Result<(), WriteErr
 /// A row of a prepared file.
 struct Prepared {
     device: u32,
-    event: Event,
-    /// Its number in the file.
+    event: WorkloadEvent,
+    /// Its id in the file.
     id: u64,
-    /// Its own place among impressions, or that of the one that it is attributed to, from 1 on.
+    /// For an impression, its place among impressions, counted from 1. For a conversion, the place
+    /// of the impression that it is attributed to, or 0.
     impression: usize,
 }
 
@@ -361,11 +375,11 @@ fn write_impressions(
     let campaigns: Vec<i64> = numbered(&workload.conversion_site_names);
     let publishers: Vec<u64> = numbered(&workload.impression_site_names);
     let shown = |row: &Prepared| match row.event.kind {
-        Kind::Impression { site, bucket } => (publishers[site as usize], bucket),
-        Kind::Conversion { .. } => (0, 0),
+        EventKind::Impression { site, bucket } => (publishers[site as usize], bucket),
+        EventKind::Conversion { .. } => (0, 0),
     };
     let feature = |row: &Prepared| criteo::feature(shown(row).1);
-    let mut rows = Rows::new(path, |rows: &[Prepared]| {
+    let mut rows = ParquetRows::new(path, |rows: &[Prepared]| {
         let mut columns = about(rows, "impression_id", &campaigns).to_vec();
         columns.extend([
             ("publisher_id", ids(rows.iter().map(|row| shown(row).0))),
@@ -387,7 +401,7 @@ fn write_conversions(
     path: &Path,
 ) -> Result<(), WriteError> {
     let campaigns: Vec<i64> = numbered(&workload.conversion_site_names);
-    let mut rows = Rows::new(path, |rows: &[Prepared]| {
+    let mut rows = ParquetRows::new(path, |rows: &[Prepared]| {
         let all = |value: i64| integers(rows.iter().map(move |_| value));
         let attributed = rows.iter().map(|row| impression_ids[row.impression]);
         let mut columns = about(rows, "conversion_id", &campaigns).to_vec();
@@ -408,7 +422,7 @@ fn write_conversions(
 /// The columns that both files have.
 fn about(rows: &[Prepared], id: &'static str, campaigns: &[i64]) -> [(&'static str, ArrayRef); 5] {
     let events = || rows.iter().map(|row| &row.event);
-    let campaign = |event: &Event| campaigns[event.conversion_site as usize];
+    let campaign = |event: &WorkloadEvent| campaigns[event.conversion_site as usize];
     let minutes = events().map(|event| i64::from(event.minute));
     [
         ("timestamp_min", integers(minutes)),
@@ -425,7 +439,7 @@ fn about(rows: &[Prepared], id: &'static str, campaigns: &[i64]) -> [(&'static s
     ]
 }
 
-/// The numbers that names are, or numbers from 1 on if they are not all different numbers.
+/// The names as numbers, or the numbers from 1 on if a name is not a number.
 fn numbered<T>(names: &[String]) -> Vec<T>
 where
     T: std::str::FromStr + ToString + TryFrom<u64> + Default,

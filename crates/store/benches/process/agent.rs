@@ -1,4 +1,4 @@
-//! The child: a user agent that is filled, and serves its standard input.
+//! The child process: a user agent that is filled, and then serves its standard input.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -8,19 +8,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bigbird::{FilterKind, Profile, ReadLimits, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::protocol::{
-    Arrivals, Pace, Player, Reason, Serving, StreamClock, serve as serve_stream,
+    Arrivals, Pace, Player, Reason, ServeOptions, StreamClock, serve as serve_stream,
 };
 use bigbird_user_agent::{
-    Call, Config, ConversionOptions, EpochStart, ImpressionOptions, PageAnswer, PageCall,
-    Randomness, Storage, UserAgent,
+    Call, Config, ConversionOptions, EpochStart, ImpressionOptions, PageAnswer, PageCall, Storage,
+    SystemRandomness, UserAgent,
 };
 use serde_json::{Value, json};
 
 pub const SERVICE: &str = "https://agg.example";
 pub const DAY: i64 = 86_400_000;
 
-/// How many epochs of a week a lookback of 30 days reaches at most. It does so on the first two days of
-/// an epoch.
+/// The most epochs of a week that a lookback of 30 days reaches. It reaches that many on the first
+/// two days of an epoch.
 pub const EPOCHS: i64 = 6;
 
 pub fn wall_clock() -> Timestamp {
@@ -28,21 +28,22 @@ pub fn wall_clock() -> Timestamp {
     Timestamp(i64::try_from(elapsed.as_millis()).unwrap())
 }
 
-/// A moment of each epoch that a conversion now reaches, oldest first, if the benchmark began at `now`.
+/// One moment in each epoch that a conversion reaches, oldest first, if the benchmark began at
+/// `now`.
 pub fn moments(now: i64) -> impl Iterator<Item = Timestamp> {
-    // The first epoch began 36 days ago, and today is the second day of the sixth: half a day into the
-    // lookback, and then a week apart, but never after now.
+    // The first epoch began 36 days ago, so this is the second day of the sixth epoch. The first
+    // moment is half a day into the lookback. The others follow a week apart, but end before now.
     let half = DAY / 2;
     (0..EPOCHS)
         .map(move |epoch| Timestamp((now - 30 * DAY + half + 7 * DAY * epoch).min(now - half)))
 }
 
-/// How the child is set up.
+/// The configuration of the child.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Its file, or none to keep everything in memory.
+    /// Its store, or `None` to keep everything in memory.
     pub store: Option<PathBuf>,
-    /// When the benchmark began.
+    /// The time at which the benchmark began.
     pub now: i64,
     pub pace: Pace,
     pub read_limits: ReadLimits,
@@ -58,7 +59,7 @@ impl Setup {
         }
     }
 
-    /// The same, with every call taken.
+    /// The same setup without limits on arrivals.
     #[must_use]
     pub fn without_arrival_limits(mut self) -> Self {
         let all = Arrivals {
@@ -69,7 +70,7 @@ impl Setup {
         self
     }
 
-    /// The same, with everything read that matches.
+    /// The same setup without limits on reading.
     #[must_use]
     pub fn without_read_limits(mut self) -> Self {
         self.read_limits = ReadLimits {
@@ -83,16 +84,19 @@ impl Setup {
         let mut config = Config::new(Profile::BigBird)
             .with_service(SERVICE)
             .for_testing();
-        // So that many sites can use up what is theirs, and not what is everybody's.
+        // A large global budget, so that many sites can use up their own budgets and quotas first.
         let policy = config.policy.to_builder();
-        config.policy = policy.capacity(FilterKind::Global, 1e6).build().unwrap();
+        config.policy = policy
+            .capacity(FilterKind::GlobalBudget, 1e6)
+            .build()
+            .unwrap();
         config.epoch_start = EpochStart::At(Timestamp(self.now - 36 * DAY));
         config.pace = self.pace;
         config.read_limits = self.read_limits;
         config
     }
 
-    /// What the child is to be, if this program was started to be one.
+    /// The setup from the command line, if this program was started as a child.
     pub fn asked() -> Option<Self> {
         let mut arguments = std::env::args().skip_while(|argument| argument != "--agent");
         arguments.next()?;
@@ -139,54 +143,32 @@ impl Setup {
     }
 }
 
-/// The random numbers of the system.
-pub struct System;
-
-impl Randomness for System {
-    fn epoch_start(&mut self) -> f64 {
-        self.credit()
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-    fn credit(&mut self) -> f64 {
-        (getrandom::u64().unwrap() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn handle(&mut self, _: u64) -> u128 {
-        handle()
-    }
-}
-
-fn handle() -> u128 {
-    u128::from(getrandom::u64().unwrap()) << 64 | u128::from(getrandom::u64().unwrap())
-}
-
-/// What happened before the benchmark.
-pub enum Step {
+/// A step of the preparation before the benchmark.
+pub enum AgentStep {
     Save(String, ImpressionOptions, Timestamp),
     Measure(String, ConversionOptions, Timestamp),
     ClearSite(String),
 }
 
-/// Lets things happen, calls in groups.
+/// Makes the steps happen, with calls in groups.
 pub fn prepare<S: Storage>(
-    agent: &mut UserAgent<S, System>,
-    steps: impl Iterator<Item = Step>,
+    agent: &mut UserAgent<S, SystemRandomness>,
+    steps: impl Iterator<Item = AgentStep>,
 ) -> Result<(), S::Error> {
     const GROUP: usize = 1000;
     let mut group = Vec::new();
     for step in steps {
         match step {
-            Step::Save(site, options, now) => {
+            AgentStep::Save(site, options, now) => {
                 let action = agent.begin_user_action(now)?;
                 let call = Call::new(&site, now).by(action);
                 let call = agent.gate().impression(&call, &options).unwrap();
                 group.push(PageCall::Save(call));
             }
-            Step::Measure(site, options, now) => {
+            AgentStep::Measure(site, options, now) => {
                 group.push(conversion(agent, &site, &options, now)?);
             }
-            Step::ClearSite(site) => {
+            AgentStep::ClearSite(site) => {
                 agent.perform(&std::mem::take(&mut group))?;
                 agent.clear_impressions_for_site(&site)?;
             }
@@ -199,9 +181,9 @@ pub fn prepare<S: Storage>(
     Ok(())
 }
 
-/// A conversion of a user action of its own.
+/// A conversion with its own user action.
 pub fn conversion<S: Storage>(
-    agent: &mut UserAgent<S, System>,
+    agent: &mut UserAgent<S, SystemRandomness>,
     site: &str,
     options: &ConversionOptions,
     now: Timestamp,
@@ -220,17 +202,24 @@ pub fn total(answer: &PageAnswer) -> u64 {
     }
 }
 
-/// Opens a file, or creates it.
-pub fn open(setup: &Setup, path: &Path) -> UserAgent<SqliteStore, System> {
+/// Opens a store, or creates it.
+pub fn open(setup: &Setup, path: &Path) -> UserAgent<SqliteStore, SystemRandomness> {
     let store = SqliteStore::open_or_create(path, &StoreOptions::default()).unwrap();
-    UserAgent::new(setup.config(), store, System, wall_clock()).unwrap()
+    UserAgent::new(
+        setup.config(),
+        store,
+        SystemRandomness::new().unwrap(),
+        wall_clock(),
+    )
+    .unwrap()
 }
 
-/// Is the child: prepares a store in memory, or opens the file, which is prepared already, and serves.
-pub fn serve(setup: &Setup, steps: impl Iterator<Item = Step>) {
+/// Runs the child: prepares a store in memory, or opens the file, which is already prepared, and
+/// then serves.
+pub fn serve(setup: &Setup, steps: impl Iterator<Item = AgentStep>) {
     match &setup.store {
         None => {
-            let mut agent = UserAgent::in_memory(setup.config(), System);
+            let mut agent = UserAgent::in_memory(setup.config(), SystemRandomness::new().unwrap());
             let Ok(()) = prepare(&mut agent, steps);
             answer(agent);
         }
@@ -241,11 +230,13 @@ pub fn serve(setup: &Setup, steps: impl Iterator<Item = Step>) {
     }
 }
 
-fn answer<S: Storage<Error: Reason>>(agent: UserAgent<S, System>) -> UserAgent<S, System> {
-    let serving = Serving {
+fn answer<S: Storage<Error: Reason>>(
+    agent: UserAgent<S, SystemRandomness>,
+) -> UserAgent<S, SystemRandomness> {
+    let serving = ServeOptions {
         clock: StreamClock::Wall(wall_clock),
-        warn: |told| eprintln!("the agent says: {told}"),
-        handle,
+        warn: |told| eprintln!("agent: {told}"),
+        handle: SystemRandomness::handle_bits,
     };
     let input = BufReader::new(io::stdin());
     let player = Player::new(agent, None);
@@ -254,18 +245,18 @@ fn answer<S: Storage<Error: Reason>>(agent: UserAgent<S, System>) -> UserAgent<S
         .agent
 }
 
-/// A file that was prepared once, to be copied for each run.
+/// A store that is prepared once, and copied for each run.
 pub struct Template(PathBuf);
 
 impl Template {
-    pub fn new(setup: &Setup, path: PathBuf, steps: impl Iterator<Item = Step>) -> Self {
+    pub fn new(setup: &Setup, path: PathBuf, steps: impl Iterator<Item = AgentStep>) -> Self {
         let mut agent = open(setup, &path);
         prepare(&mut agent, steps).unwrap();
         agent.into_storage().close().unwrap();
         Self(path)
     }
 
-    /// A copy, flushed, so that the run does not pay for it.
+    /// Makes a copy and flushes it, so that the run does not pay for the flush.
     pub fn copy(&self, to: &Path) {
         for suffix in ["", "-wal", "-shm"] {
             let _ = fs::remove_file(with_suffix(to, suffix));

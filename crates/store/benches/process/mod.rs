@@ -1,11 +1,12 @@
-//! A user agent in a process of its own, for benchmarks: the benchmark's program, started again.
+//! A user agent in a process of its own, for benchmarks. The process is the benchmark's own
+//! program, started again.
 //!
-//! The child reads requests from its standard input on a wall clock, as a browser's user agent does;
-//! the parent sends them, and notes when each answer came, and in which place.
+//! The child reads requests from its standard input and uses the wall clock, as the user agent of a
+//! browser does. The parent sends the requests, and records the time and the place of each answer.
 #![allow(
     dead_code,
     unreachable_pub,
-    reason = "each benchmark uses a part of it"
+    reason = "each benchmark uses a part of this module"
 )]
 
 pub mod agent;
@@ -24,14 +25,14 @@ use serde_json::{Value, json};
 
 use agent::Setup;
 
-/// Answers to requests with this id are counted, and not kept.
+/// Answers to requests with this id are counted, but not kept.
 pub const UNNOTED: u64 = 0;
 
 /// An answer of the child.
 #[derive(Debug, Clone)]
 pub struct Noted {
     pub at: Instant,
-    /// How many answers came before it.
+    /// The number of answers that came before it.
     pub place: u64,
     pub line: String,
 }
@@ -49,7 +50,7 @@ impl Noted {
     }
 }
 
-/// The child, which ends with this.
+/// The child process. It is killed when this is dropped.
 pub struct Process {
     child: Child,
     input: ChildStdin,
@@ -58,7 +59,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it, and waits until it answers.
+    /// Starts the child, and waits until it answers.
     pub fn start(setup: &Setup) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(std::env::args().skip(1).filter(|it| it != "--bench"))
@@ -96,16 +97,16 @@ impl Process {
             }
         });
         let ready = process.ask(u64::MAX, "status", Duration::from_secs(300));
-        assert!(ready.is_some(), "the agent does not start");
+        assert!(ready.is_some(), "the agent did not start within 300 s");
         process
     }
 
-    /// Writes lines, and waits while the pipe is full.
+    /// Sends lines, and waits while the pipe is full.
     pub fn send(&mut self, lines: &str) {
         self.input.write_all(lines.as_bytes()).unwrap();
     }
 
-    /// Asks for something of the user's own, and waits for the answer for so long at most.
+    /// Sends a request of the user, and waits for the answer, at most for `wait`.
     pub fn ask(&mut self, id: u64, event: &str, wait: Duration) -> Option<Noted> {
         self.send(&own(id, event));
         self.wait_for(id, wait)
@@ -125,12 +126,12 @@ impl Process {
         self.noted.lock().unwrap().get(&id).cloned()
     }
 
-    /// How many answers were counted and not kept.
+    /// The number of answers that were counted but not kept.
     pub fn unnoted(&self) -> u64 {
         self.unnoted.load(Ordering::Relaxed)
     }
 
-    /// The most memory it had, in MB, where the system tells.
+    /// The peak memory of the child in MB, if the system reports it.
     pub fn peak_memory(&self) -> Option<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
@@ -141,7 +142,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have more to do than anybody waits for.
+        // The child may still have a lot of work that nobody waits for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -153,17 +154,17 @@ fn id(line: &str) -> u64 {
     digits[..end.unwrap_or(0)].parse().unwrap_or(UNNOTED)
 }
 
-/// A request of the user's own, as a line.
+/// A request of the user, as a line.
 pub fn own(id: u64, event: &str) -> String {
     json!({"event": event, "id": id}).to_string() + "\n"
 }
 
-/// A page's request, as a line.
+/// A request of a page, as a line.
 pub fn page(id: u64, event: &str, site: &str, options: &Value) -> String {
     json!({"event": event, "id": id, "site": site, "options": options}).to_string() + "\n"
 }
 
-/// A number that follows `--name` on the command line.
+/// The number that follows the flag `name` on the command line.
 pub fn argument(name: &str, default: u64) -> u64 {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
     match (arguments.next(), arguments.next()) {

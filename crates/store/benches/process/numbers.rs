@@ -1,9 +1,9 @@
-//! What is made of measurements.
+//! Statistics of measurements.
 #![allow(clippy::cast_precision_loss, reason = "small numbers")]
 
 use std::time::Duration;
 
-/// The middle of some numbers, which it sorts.
+/// The median of some numbers. It sorts them.
 pub fn median(numbers: &mut [f64]) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
@@ -13,8 +13,8 @@ pub fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The bits that a call tells: the threshold that is best on half of the calls is tried on the others,
-/// and the other way around.
+/// The bits that one call reveals. The threshold that is best on half of the calls is tried on the
+/// other half, and the other way around.
 pub fn bits(seen: &[(bool, f64)]) -> f64 {
     let half = |odd: usize| seen.iter().skip(odd).step_by(2);
     let errors = |odd: usize, threshold: f64, above: bool| {
@@ -35,7 +35,8 @@ pub fn bits(seen: &[(bool, f64)]) -> f64 {
     1.0 - entropy(rate) - entropy(1.0 - rate)
 }
 
-/// The probability of at most so many errors out of all, if each has this probability.
+/// The probability of at most `errors` errors in `all` calls, if each call has an error with
+/// `probability`.
 fn at_most(errors: usize, all: usize, probability: f64) -> f64 {
     let mut term = (1.0 - probability).powi(i32::try_from(all).unwrap());
     let mut sum = term;

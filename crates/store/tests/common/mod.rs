@@ -1,5 +1,5 @@
-//! What the tests of the store share.
-#![allow(dead_code, reason = "not every test uses all of it")]
+//! Helpers that the tests of the store share.
+#![allow(dead_code, reason = "not every test uses every helper")]
 
 use std::path::Path;
 
@@ -7,24 +7,24 @@ use bigbird::{Capacities, Capacity, MicroEpsilon, Profile, StoreLimits, Timestam
 use bigbird_store::{SqliteStore, StoreOptions};
 pub(crate) use bigbird_testing::Folder;
 use bigbird_user_agent::{
-    Action, Answer, Budget, Call, Config, ConversionOptions, ImpressionOptions, Randomness,
-    Storage, UserAgent,
+    Action, Call, Config, ConversionAnswer, ConversionOptions, FilterBalance, ImpressionOptions,
+    Randomness, Storage, UserAgent,
 };
 use rusqlite::{Connection, OpenFlags};
 
 pub(crate) const SERVICE: &str = "https://agg.example";
 pub(crate) const DAY: i64 = 86_400_000;
 
-/// A folder that goes away with the test.
+/// A folder that is deleted at the end of the test.
 pub(crate) fn folder() -> Folder {
     Folder::below(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Numbers that are the same each time.
+/// A sequence of numbers that is the same in every run.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sequence(u64);
+pub(crate) struct SequenceRandomness(u64);
 
-impl Randomness for Sequence {
+impl Randomness for SequenceRandomness {
     fn epoch_start(&mut self) -> f64 {
         0.5
     }
@@ -41,9 +41,9 @@ impl Randomness for Sequence {
     }
 }
 
-pub(crate) type Agent = UserAgent<SqliteStore, Sequence>;
+pub(crate) type SqliteAgent = UserAgent<SqliteStore, SequenceRandomness>;
 
-/// A profile with capacities that a few conversions spend.
+/// A configuration with capacities that a few conversions use up.
 pub(crate) fn config(profile: Profile, impressions_per_epoch: u32) -> Config {
     let finite = |micro| Capacity::Finite(MicroEpsilon::new(micro));
     let own = profile.policy();
@@ -52,11 +52,11 @@ pub(crate) fn config(profile: Profile, impressions_per_epoch: u32) -> Config {
         Capacity::Finite(_) => finite(micro),
     };
     let capacities = Capacities {
-        querier: finite(1_000_000),
-        global: given(own.capacities().global, 3_000_000),
-        impression_site: given(own.capacities().impression_site, 1_500_000),
-        conversion_site: given(own.capacities().conversion_site, 1_200_000),
-        user_action: Capacity::Unlimited,
+        querier_budget: finite(1_000_000),
+        global_budget: given(own.capacities().global_budget, 3_000_000),
+        impression_site_quota: given(own.capacities().impression_site_quota, 1_500_000),
+        conversion_site_quota: given(own.capacities().conversion_site_quota, 1_200_000),
+        user_action_budget: Capacity::Unlimited,
     };
     Config {
         policy: own.to_builder().capacities(capacities).build().unwrap(),
@@ -67,11 +67,11 @@ pub(crate) fn config(profile: Profile, impressions_per_epoch: u32) -> Config {
     }
 }
 
-pub(crate) fn open(path: &Path, config: &Config) -> Agent {
+pub(crate) fn open(path: &Path, config: &Config) -> SqliteAgent {
     let store = SqliteStore::open_or_create(path, &StoreOptions::default()).unwrap();
-    // Before anything happens: new rules begin after what happened.
+    // A time before all calls, because new rules begin only after the calls that were made before.
     let now = Timestamp(i64::MIN);
-    UserAgent::new(config.clone(), store, Sequence::default(), now).unwrap()
+    UserAgent::new(config.clone(), store, SequenceRandomness::default(), now).unwrap()
 }
 
 /// A call of a user action.
@@ -79,9 +79,9 @@ pub(crate) fn by(site: &str, action: u64, at: i64) -> Call<'_> {
     Call::new(site, Timestamp(at)).by(Action::numbered(action).unwrap())
 }
 
-/// A few impressions and conversions: a store with something of everything. The last conversions
-/// find their budgets spent.
-pub(crate) fn live(agent: &mut Agent) {
+/// Makes a few impressions and conversions, so that the store has rows of every kind. The last
+/// conversions find their budgets spent.
+pub(crate) fn live(agent: &mut SqliteAgent) {
     for number in 0..40_u32 {
         let at = 100 * DAY + i64::from(number) * DAY / 4;
         let site = format!("news-{}.example", number % 5);
@@ -115,7 +115,7 @@ pub(crate) fn live(agent: &mut Agent) {
     agent.clear_browsing_history(&closed, false, now).unwrap();
 }
 
-/// The histogram of a conversion.
+/// Measures a conversion, and returns its histogram.
 pub(crate) fn measure<S: Storage, R: Randomness>(
     agent: &mut UserAgent<S, R>,
     call: &Call<'_>,
@@ -132,8 +132,8 @@ pub(crate) fn measure<S: Storage, R: Randomness>(
     Ok(released(answer))
 }
 
-/// What each filter has consumed, by name.
-pub(crate) fn consumed(budgets: &[Budget]) -> Vec<(i64, String, u64)> {
+/// The amount that each filter has consumed, by epoch and name.
+pub(crate) fn consumed(budgets: &[FilterBalance]) -> Vec<(i64, String, u64)> {
     let mut consumed: Vec<_> = budgets
         .iter()
         .map(|budget| {
@@ -148,15 +148,15 @@ pub(crate) fn consumed(budgets: &[Budget]) -> Vec<(i64, String, u64)> {
     consumed
 }
 
-/// A connection through the layer that keeps page checksums, which the store has made known: what a
-/// program sees that knows them, and not the rows'.
+/// A connection through the layer of page checksums, which the store has registered: the view of a
+/// program that knows the page checksums but not the row guards.
 pub(crate) fn by_hand(path: &Path) -> Connection {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
     Connection::open_with_flags_and_vfs(path, flags, c"bigbird").unwrap()
 }
 
-/// What an answer holds.
-pub(crate) fn released(answer: Answer) -> Vec<u32> {
+/// The histogram in an answer.
+pub(crate) fn released(answer: ConversionAnswer) -> Vec<u32> {
     let histogram = answer.report.histogram;
     histogram.unwrap().buckets().to_vec()
 }

@@ -1,50 +1,51 @@
-//! A random life on a disk that fails at random, is cut off, and recovers, next to the same life in
+//! A random life on a disk that fails at random, loses power and recovers, next to the same life in
 //! memory.
 //!
-//! A call that succeeds gives the same answer as in memory. A call that fails has happened as a whole
-//! or not at all; it is tried again, perhaps smaller, until it succeeds or the process is killed. After
-//! a kill and after a power cut, the store holds what was answered, and perhaps the call that was not.
+//! A call that succeeds gives the same answer as in memory. A call that fails has happened as a
+//! whole or not at all. It is tried again, perhaps smaller, until it succeeds or the process is
+//! killed. After a kill or a power cut, the store holds what was answered, and perhaps the call
+//! that failed.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use bigbird::{Profile, Timestamp};
-use bigbird_store::{Contents, Problem, SqliteStore, StoreError, StoreOptions};
-use bigbird_testing::{Dice, Half};
+use bigbird_store::{Problem, SqliteStore, StoreError, StoreOptions, StoreSummary};
+use bigbird_testing::{Dice, FixedRandomness};
 use bigbird_user_agent::{
-    AgentError, Config, ImpressionOptions, Memory, State, Storage, UserAgent, View as _,
+    AgentError, Config, DeviceState, ImpressionOptions, MemoryStore, Storage, UserAgent, View as _,
 };
 use rusqlite::ffi;
 
 use crate::common::{DAY, Folder, by, config, consumed, measure};
-use crate::recorder::{self, Fault, Kind, Log, Operation};
-use crate::{Budgets, Fate, after_cut, with};
+use crate::recorder::{self, Fault, Log, Operation, OperationKind};
+use crate::{ConsumedBudgets, SectorFate, after_cut, with};
 
-/// How the store is wrong, if it is.
+/// A flaw of the store that the test must catch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flaw {
-    /// It does not flush.
+pub(crate) enum FaultFlaw {
+    /// The store does not flush.
     NoFlush,
 }
 
-/// What happened in a life.
+/// The number of events of each kind in a life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct FaultTally {
     pub(crate) answered: u64,
     pub(crate) failed: u64,
     pub(crate) failed_to_open: u64,
     pub(crate) kills: u64,
     pub(crate) cuts: u64,
-    /// Kills and cuts after which a call had happened that had failed.
+    /// Kills and cuts after which a call had happened although it had failed.
     pub(crate) ghosts: u64,
     pub(crate) copies: u64,
 }
 
-/// A call, at a moment.
+/// A call.
 #[derive(Debug, Clone, Copy)]
-enum Event {
-    /// So many impressions, in one transaction.
+enum FaultEvent {
+    /// `count` impressions in one transaction.
     Save {
         first: u64,
         count: u64,
@@ -63,7 +64,7 @@ enum Event {
     Maintain,
 }
 
-impl Event {
+impl FaultEvent {
     fn random(dice: &mut Dice, step: u64) -> Self {
         let first = 1 + 100 * step;
         match dice.below(40) {
@@ -90,7 +91,7 @@ impl Event {
         }
     }
 
-    /// The call that is tried when it has failed.
+    /// The call that is tried after this one failed: the same, or fewer impressions.
     fn again(self, dice: &mut Dice) -> Self {
         match self {
             Self::Save { first, count } if dice.below(2) == 0 => Self::Save {
@@ -101,7 +102,9 @@ impl Event {
         }
     }
 
-    /// What it may be of the call: for impressions, fewer of them; each is what the one before lacks.
+    /// The parts of the call, in order. Impressions are one part each. Any number of the first
+    /// parts may have happened, because a call that failed may have been tried again with fewer
+    /// impressions.
     fn parts(self) -> Vec<Self> {
         match self {
             Self::Save { first, count } => (first..first + count)
@@ -111,10 +114,10 @@ impl Event {
         }
     }
 
-    /// Makes the call, and tells what it gave.
+    /// Makes the call, and returns its answer.
     fn happen<S: Storage>(
         self,
-        agent: &mut UserAgent<S, Half>,
+        agent: &mut UserAgent<S, FixedRandomness>,
         at: i64,
     ) -> Result<Vec<u32>, S::Error> {
         let given = match self {
@@ -163,11 +166,11 @@ impl Event {
     }
 }
 
-/// What a store holds: budgets, impressions of each site, and the user agent's state.
-type Held = (Budgets, BTreeMap<(i64, String), u64>, State);
+/// The content of a store: budgets, impressions of each site, and the user agent's state.
+type StoreTotals = (ConsumedBudgets, BTreeMap<(i64, String), u64>, DeviceState);
 
-fn held_in_memory(agent: &mut UserAgent<Memory, Half>) -> Held {
-    let Ok(budgets) = agent.budgets();
+fn held_in_memory(agent: &mut UserAgent<MemoryStore, FixedRandomness>) -> StoreTotals {
+    let Ok(budgets) = agent.filter_balances();
     let Ok(state) = agent.storage_mut().begin().and_then(|tx| tx.state());
     let memory = agent.storage();
     let mut impressions = BTreeMap::new();
@@ -180,9 +183,9 @@ fn held_in_memory(agent: &mut UserAgent<Memory, Half>) -> Held {
     (consumed(&budgets), impressions, state)
 }
 
-/// What one holds and the other does not.
-fn difference(found: &Held, expected: &Held) -> String {
-    let only = |these: &Held, those: &Held| {
+/// Describes the difference between two contents.
+fn difference(found: &StoreTotals, expected: &StoreTotals) -> String {
+    let only = |these: &StoreTotals, those: &StoreTotals| {
         let budgets = these.0.iter().filter(|it| !those.0.contains(it));
         let budgets: Vec<_> = budgets.collect();
         let impressions = these.1.iter();
@@ -192,14 +195,14 @@ fn difference(found: &Held, expected: &Held) -> String {
         format!("{budgets:?} {impressions:?} {state:?}")
     };
     format!(
-        "it holds {}, not {}",
+        "the store holds {}, expected {}",
         only(found, expected),
         only(expected, found)
     )
 }
 
-fn held_on_disk(path: &Path) -> Result<Held, String> {
-    let contents = Contents::read(path).map_err(|error| error.to_string())?;
+fn held_on_disk(path: &Path) -> Result<StoreTotals, String> {
+    let contents = StoreSummary::read(path).map_err(|error| error.to_string())?;
     let mut impressions = BTreeMap::new();
     let mut budgets = Vec::new();
     for epoch in contents.epochs {
@@ -211,43 +214,43 @@ fn held_on_disk(path: &Path) -> Result<Held, String> {
     Ok((consumed(&budgets), impressions, contents.state))
 }
 
-type Agent = UserAgent<SqliteStore, Half>;
+type SqliteAgent = UserAgent<SqliteStore, FixedRandomness>;
 
-/// A life: the store, and what it should hold.
-struct Life {
+/// A life: the store, and a model of what it should hold.
+struct FaultyLife {
     dice: Dice,
     config: Config,
     now: i64,
     folder: Folder,
-    /// What was in the files when this process began, and what was written since.
+    /// The content of the files when this process began.
     before: BTreeMap<PathBuf, Vec<u8>>,
-    agent: Option<Agent>,
-    model: UserAgent<Memory, Half>,
-    tally: Tally,
+    agent: Option<SqliteAgent>,
+    model: UserAgent<MemoryStore, FixedRandomness>,
+    tally: FaultTally,
 }
 
-/// Lives for so many steps, and tells what went wrong.
+/// Lives a number of steps. The error describes what went wrong.
 pub(crate) fn live_on_a_failing_disk(
     steps: u64,
     seed: u64,
-    flaw: Option<Flaw>,
-) -> Result<Tally, String> {
+    flaw: Option<FaultFlaw>,
+) -> Result<FaultTally, String> {
     recorder::install();
     let config = config(Profile::BigBird, 200);
-    let mut life = Life {
+    let mut life = FaultyLife {
         dice: Dice(seed),
         now: 100 * DAY,
         folder: Folder::in_memory(),
         before: BTreeMap::new(),
         agent: None,
-        model: UserAgent::in_memory(config.clone(), Half),
-        tally: Tally::default(),
+        model: UserAgent::in_memory(config.clone(), FixedRandomness),
+        tally: FaultTally::default(),
         config,
     };
     let path = life.path();
     drop(SqliteStore::open_or_create(&path, &StoreOptions::default()).unwrap());
     life.settle_in();
-    recorder::pass_over_flushes(flaw == Some(Flaw::NoFlush));
+    recorder::pass_over_flushes(flaw == Some(FaultFlaw::NoFlush));
     let lived = life.steps(steps);
     recorder::recover();
     recorder::pass_over_flushes(false);
@@ -255,14 +258,14 @@ pub(crate) fn live_on_a_failing_disk(
     lived.map(|()| life.tally)
 }
 
-impl Life {
+impl FaultyLife {
     fn path(&self) -> PathBuf {
         self.folder.file("store")
     }
 
     fn steps(&mut self, steps: u64) -> Result<(), String> {
         for step in 0..steps {
-            // Each at a moment of its own, so that it shows in the state whether a call has happened.
+            // Each step has its own moment, so that the state shows whether a call has happened.
             self.now += 60_000 * i64::try_from(1 + self.dice.below(40)).unwrap();
             self.step(step)
                 .map_err(|wrong| format!("step {step}: {wrong}"))?;
@@ -281,14 +284,14 @@ impl Life {
             }
             _ => {}
         }
-        let event = Event::random(&mut self.dice, step);
+        let event = FaultEvent::random(&mut self.dice, step);
         if self.dice.below(3) != 0 {
             return self.succeed(event);
         }
         if self.dice.below(4) == 0 {
             self.agent = None;
         }
-        // The disk fails for a while, seldom or often.
+        // The disk fails for a while, rarely or often.
         let one_in = 1 + self.dice.below(12);
         self.fail(one_in);
         let mut tried = Vec::new();
@@ -313,7 +316,7 @@ impl Life {
             match self.dice.below(12) {
                 0 => return self.end(End::Kill, &tried),
                 1 => return self.end(End::Cut, &tried),
-                // Closed as well as it goes, perhaps with another error.
+                // Closing may fail too.
                 2 => {
                     self.agent = None;
                     break;
@@ -322,7 +325,7 @@ impl Life {
             }
         }
         recorder::recover();
-        // It has happened, or not, and does now.
+        // The call has happened or not. If not, it is made now.
         self.open().map_err(|error| error.to_string())?;
         let found = held_on_disk(&self.path())?;
         if self.catch_up(&found, &tried)? {
@@ -333,30 +336,30 @@ impl Life {
     }
 
     /// Makes a call that must succeed.
-    fn succeed(&mut self, event: Event) -> Result<(), String> {
+    fn succeed(&mut self, event: FaultEvent) -> Result<(), String> {
         let now = self.now;
         let given = event.happen(self.agent()?, now);
         let given = given.map_err(|error| format!("{event:?}: {error}"))?;
         self.answered(event, &given)
     }
 
-    /// Compares an answer with that of the model, and what is charged.
-    fn answered(&mut self, event: Event, given: &[u32]) -> Result<(), String> {
+    /// Compares an answer, and the budgets after it, with those of the model.
+    fn answered(&mut self, event: FaultEvent, given: &[u32]) -> Result<(), String> {
         self.tally.answered += 1;
         let Ok(expected) = event.happen(&mut self.model, self.now);
         if given != expected {
             return Err(format!("{event:?} gave {given:?}, not {expected:?}"));
         }
-        let Ok(expected) = self.model.budgets();
-        let found = self.agent()?.budgets();
+        let Ok(expected) = self.model.filter_balances();
+        let found = self.agent()?.filter_balances();
         let found = found.map_err(|error| error.to_string())?;
         match consumed(&found) == consumed(&expected) {
             true => Ok(()),
-            false => Err(format!("{event:?}: the budgets differ")),
+            false => Err(format!("{event:?}: the budgets differ from the model")),
         }
     }
 
-    fn agent(&mut self) -> Result<&mut Agent, String> {
+    fn agent(&mut self) -> Result<&mut SqliteAgent, String> {
         if self.agent.is_none() {
             self.open().map_err(|error| error.to_string())?;
         }
@@ -372,7 +375,12 @@ impl Life {
             ..StoreOptions::default()
         };
         let opened = SqliteStore::open(self.path(), &options).and_then(|store| {
-            UserAgent::new(self.config.clone(), store, Half, Timestamp(self.now))
+            UserAgent::new(
+                self.config.clone(),
+                store,
+                FixedRandomness,
+                Timestamp(self.now),
+            )
         });
         match opened {
             Ok(agent) => {
@@ -389,22 +397,22 @@ impl Life {
         }
     }
 
-    /// From now on, of the writes, reads and flushes, one in so many fails.
+    /// From now on, one operation in `one_in` fails, at random. Reads fail only in some cases.
     fn fail(&mut self, one_in: u64) {
         let mut dice = Dice(1 + self.dice.below(u64::MAX / 2));
         let reads = self.dice.below(4) == 0;
         recorder::fail(move |_, kind| {
-            if dice.below(one_in) != 0 || kind == Kind::Read && !reads {
+            if dice.below(one_in) != 0 || kind == OperationKind::Read && !reads {
                 return None;
             }
             let full = dice.below(3) == 0;
             let status = match kind {
-                Kind::Read => ffi::SQLITE_IOERR_READ,
-                Kind::Write if full => ffi::SQLITE_FULL,
-                Kind::Write => ffi::SQLITE_IOERR_WRITE,
-                Kind::Truncate => ffi::SQLITE_IOERR_TRUNCATE,
-                Kind::Flush => ffi::SQLITE_IOERR_FSYNC,
-                Kind::Delete => ffi::SQLITE_IOERR_DELETE,
+                OperationKind::Read => ffi::SQLITE_IOERR_READ,
+                OperationKind::Write if full => ffi::SQLITE_FULL,
+                OperationKind::Write => ffi::SQLITE_IOERR_WRITE,
+                OperationKind::Truncate => ffi::SQLITE_IOERR_TRUNCATE,
+                OperationKind::Flush => ffi::SQLITE_IOERR_FSYNC,
+                OperationKind::Delete => ffi::SQLITE_IOERR_DELETE,
             };
             Some(match dice.below(2) {
                 0 => Fault::Short(status),
@@ -413,7 +421,7 @@ impl Life {
         });
     }
 
-    /// The process ends well, and another opens the store.
+    /// The process closes the store, and another opens it.
     fn reopen(&mut self) -> Result<(), String> {
         if let Some(agent) = self.agent.take() {
             let closed = agent.into_storage().close();
@@ -423,7 +431,7 @@ impl Life {
         self.holds(&[])
     }
 
-    /// A copy of the store holds what the store holds. One that fails leaves none.
+    /// A copy holds what the store holds. A copy that fails leaves no file.
     fn copy(&mut self) -> Result<(), String> {
         let copy = self.folder.file("copy");
         let fails = self.dice.below(2) == 0;
@@ -437,7 +445,7 @@ impl Life {
             Ok(()) => {
                 let found = held_on_disk(&copy)?;
                 if found != held_in_memory(&mut self.model) {
-                    return Err("the copy differs".to_owned());
+                    return Err("the copy differs from the model".to_owned());
                 }
                 fs::remove_file(&copy).unwrap();
                 self.tally.copies += 1;
@@ -448,11 +456,11 @@ impl Life {
         }
     }
 
-    /// The process is killed, or the power is cut; `tried` had failed since the last call that
-    /// succeeded.
-    fn end(&mut self, end: End, tried: &[Event]) -> Result<(), String> {
+    /// The process is killed, or the power is cut. The calls in `tried` had failed since the last
+    /// call that succeeded.
+    fn end(&mut self, end: End, tried: &[FaultEvent]) -> Result<(), String> {
         let files = self.files_after(end);
-        // The process that was killed must not change anything any more.
+        // The process that was killed must not change the files of the next one.
         let next = Folder::in_memory();
         recorder::recover();
         let log = recorder::stop();
@@ -471,18 +479,18 @@ impl Life {
             .map_err(|wrong| format!("after a {end:?}: {wrong}"))
     }
 
-    /// The files as they are after the end, by name.
+    /// The files after the end of the process, by name.
     fn files_after(&mut self, end: End) -> Vec<(String, Vec<u8>)> {
         let path = self.path();
         let paths = ["", "-wal"].map(|suffix| with(&path, suffix));
         let mut files = Vec::new();
         let log: Log = recorder::so_far();
         let fate = match self.dice.below(4) {
-            0 => Fate::Dropped,
-            1 => Fate::Written,
-            _ => Fate::Random,
+            0 => SectorFate::Dropped,
+            1 => SectorFate::Written,
+            _ => SectorFate::Random,
         };
-        let mut dice = crate::Dice(1 + self.dice.below(u64::MAX / 2));
+        let mut dice = Dice(1 + self.dice.below(u64::MAX / 2));
         for path in paths {
             let content = match end {
                 End::Kill => fs::read(&path).ok(),
@@ -508,7 +516,7 @@ impl Life {
         files
     }
 
-    /// What is in the files now is on the disk, and what happens from now on is noted.
+    /// Takes the present content of the files as durable, and records what happens from now on.
     fn settle_in(&mut self) {
         let path = self.path();
         let paths = ["", "-wal"].map(|suffix| with(&path, suffix));
@@ -519,28 +527,29 @@ impl Life {
         recorder::start(self.folder.path());
     }
 
-    /// The store is in order, and holds what was answered, and perhaps what had failed.
-    fn holds(&mut self, tried: &[Event]) -> Result<(), String> {
+    /// Verifies that the store passes every check, and holds what was answered and perhaps a call
+    /// that had failed.
+    fn holds(&mut self, tried: &[FaultEvent]) -> Result<(), String> {
         let checked = bigbird_store::check(self.path());
         checked.map_err(|error| error.to_string())?;
         let found = held_on_disk(&self.path())?;
         if self.catch_up(&found, tried)? {
             self.tally.ghosts += 1;
         }
-        // So that it is on the disk in any case.
+        // This writes, so that everything is on the disk in any case.
         let now = self.now;
-        let given = Event::Maintain.happen(self.agent()?, now);
+        let given = FaultEvent::Maintain.happen(self.agent()?, now);
         let given = given.map_err(|error| error.to_string())?;
-        self.answered(Event::Maintain, &given)
+        self.answered(FaultEvent::Maintain, &given)
     }
 
-    /// Brings the model to what the store holds: as it is, or with a call that had failed. Says
-    /// whether it took that.
-    fn catch_up(&mut self, found: &Held, tried: &[Event]) -> Result<bool, String> {
+    /// Brings the model to what the store holds: unchanged, or with a call that had failed. Returns
+    /// true in the second case.
+    fn catch_up(&mut self, found: &StoreTotals, tried: &[FaultEvent]) -> Result<bool, String> {
         if *found == held_in_memory(&mut self.model) {
             return Ok(false);
         }
-        // Those that were tried are the first, and parts of it.
+        // The later calls in `tried` are parts of the first.
         let parts = tried.first().map_or(Vec::new(), |event| event.parts());
         for part in parts {
             let Ok(_) = part.happen(&mut self.model, self.now);
@@ -562,10 +571,10 @@ enum End {
     Cut,
 }
 
-/// An error that the disk caused does not say that the store is damaged.
+/// Verifies that an error which the disk caused does not claim that the store is damaged.
 fn is_honest(error: &StoreError) -> Result<(), String> {
     match error.problem() {
         Problem::Full | Problem::Io { .. } | Problem::Sqlite(_) | Problem::HalfDone => Ok(()),
-        _ => Err(format!("an error of the disk is told as: {error}")),
+        _ => Err(format!("an error of the disk is reported as: {error}")),
     }
 }

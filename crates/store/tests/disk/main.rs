@@ -1,9 +1,10 @@
-//! A power cut, a full disk or a broken one at every write: what was answered stays charged, what was
-//! not happened as a whole or not at all, and the store opens.
+//! A power cut, a full disk or a broken disk at every write: what was answered stays charged, what
+//! was not answered happened as a whole or not at all, and the store opens.
 //!
-//! For power cuts, everything that reaches the files is noted, with every flush. Then, for each moment, the files
-//! are made again as a disk might have them after a cut at that moment: what was flushed is there;
-//! of what came after, each write is there, or is not, or some of its sectors are.
+//! For power cuts, every write and every flush that reaches the files is recorded. Then, for each
+//! moment, the files are rebuilt as a disk might have them after a cut at that moment. What was
+//! flushed is there. Of what came after, each write is there, or is not, or some of its sectors
+//! are.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
@@ -19,12 +20,15 @@ use std::sync::{Arc, Mutex};
 
 use bigbird::{Profile, Timestamp};
 use bigbird_store::{Problem, SqliteStore, StoreOptions};
+use bigbird_testing::Dice;
 use bigbird_user_agent::{AgentError, Config, ConversionOptions, SharedConversion};
-use common::{Agent, DAY, Folder, SERVICE, by, config, consumed, folder, live, measure, open};
-use recorder::{Fault, Kind, Log, Operation};
+use common::{
+    DAY, Folder, SERVICE, SqliteAgent, by, config, consumed, folder, live, measure, open,
+};
+use recorder::{Fault, Log, Operation, OperationKind};
 use rusqlite::ffi;
 
-type Budgets = Vec<(i64, String, u64)>;
+type ConsumedBudgets = Vec<(i64, String, u64)>;
 
 /// A disk writes whole sectors.
 const SECTOR: usize = 512;
@@ -32,13 +36,13 @@ const SECTOR: usize = 512;
 /// One recorder serves all tests.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What was noted, and what was answered when.
+/// A record of operations, and the answers that were given meanwhile.
 struct Recording {
-    /// The database file before anything was noted.
+    /// The database file before the record begins.
     before: Vec<u8>,
     log: Log,
-    /// The budgets after each step that was answered, and how much had been noted by then.
-    answered: Vec<(usize, Budgets)>,
+    /// The number of operations recorded when a step was answered, and the budgets after that step.
+    answered: Vec<(usize, ConsumedBudgets)>,
 }
 
 /// Uses a store in every way that writes.
@@ -47,7 +51,7 @@ fn record(folder: &Folder, config: &Config) -> Recording {
     let path = folder.file("store");
     let mut agent = open(&path, config);
     live(&mut agent);
-    let start = consumed(&agent.budgets().unwrap());
+    let start = consumed(&agent.filter_balances().unwrap());
     agent.into_storage().close().unwrap();
 
     let before = fs::read(&path).unwrap();
@@ -58,7 +62,10 @@ fn record(folder: &Folder, config: &Config) -> Recording {
     for step in 0..14_u64 {
         let at = now + i64::try_from(step).unwrap() * 60_000;
         use_once(&mut agent, step, at);
-        answered.push((recorder::noted(), consumed(&agent.budgets().unwrap())));
+        answered.push((
+            recorder::noted(),
+            consumed(&agent.filter_balances().unwrap()),
+        ));
     }
     agent.into_storage().close().unwrap();
     answered.push((recorder::noted(), answered.last().unwrap().1.clone()));
@@ -69,10 +76,10 @@ fn record(folder: &Folder, config: &Config) -> Recording {
     }
 }
 
-fn use_once(agent: &mut Agent, step: u64, at: i64) {
+fn use_once(agent: &mut SqliteAgent, step: u64, at: i64) {
     let call = by("shop-0.example", 300 + step, at);
     match step {
-        // A report that is shared, from the object that `live` left.
+        // A share of the object that `live` left.
         3 => {
             let share = bigbird_user_agent::Call {
                 intermediary: Some("ads.example"),
@@ -95,7 +102,7 @@ fn use_once(agent: &mut Agent, step: u64, at: i64) {
         }
         8 => agent.clear_impressions_for_site("news-1.example").unwrap(),
         10 => agent.maintain(Timestamp(at + 3 * DAY)).unwrap(),
-        // A new epoch's impressions, so that there is something to charge.
+        // Impressions of a new epoch, so that there is something to charge.
         1 | 7 | 11 => {
             let options = bigbird_user_agent::ImpressionOptions::new(2);
             let call = by("news-2.example", 500 + step, at);
@@ -108,43 +115,31 @@ fn use_once(agent: &mut Agent, step: u64, at: i64) {
     }
 }
 
-/// What becomes of a write that was not flushed.
+/// The fate of a write that was not flushed.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum SectorFate {
     Dropped,
     Written,
-    /// Any of the above, or some sectors.
+    /// Dropped, written, or written in part.
     Random,
 }
 
-/// How the store is wrong, if it is.
+/// A flaw of the store that the test must catch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Flaw {
-    /// It does not flush its log.
+enum DiskFlaw {
+    /// The store does not flush its log.
     NoFlush,
 }
 
-/// A small source of numbers that are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 16).unwrap() % bound
-    }
-}
-
-/// A file as a disk might have it: its content, or nothing.
+/// The content of a file as a disk might have it after a cut, or `None` if there is no file.
 fn after_cut(
     before: Option<Vec<u8>>,
     operations: &[&Operation],
-    fate: Fate,
+    fate: SectorFate,
     dice: &mut Dice,
 ) -> Option<Vec<u8>> {
-    // What was written before a flush, since the last one. A flush that fails says that the system may
-    // have given up on what was written, which it then does not try again.
+    // A flush makes durable what was written since the flush before. If a flush fails, the system
+    // may give up on what was written since then, and a later flush does not try it again.
     let mut flushed = vec![false; operations.len()];
     let mut since = 0;
     for (at, operation) in operations.iter().enumerate() {
@@ -158,9 +153,9 @@ fn after_cut(
     let mut file = before;
     for (at, operation) in operations.iter().enumerate() {
         let chance = match (flushed[at], fate) {
-            (true, _) | (false, Fate::Written) => 2,
-            (false, Fate::Dropped) => 0,
-            (false, Fate::Random) => dice.below(4),
+            (true, _) | (false, SectorFate::Written) => 2,
+            (false, SectorFate::Dropped) => 0,
+            (false, SectorFate::Random) => dice.below(4),
         };
         match operation {
             Operation::Flush | Operation::FailedFlush => {}
@@ -168,7 +163,7 @@ fn after_cut(
                 let content = file.get_or_insert_default();
                 let end = offset + data.len();
                 if chance > 0 && content.len() < end {
-                    // The file may be longer already while its new part is not there yet.
+                    // The file may have its new length before the new content is there.
                     content.resize(end, 0);
                 }
                 match chance {
@@ -199,16 +194,23 @@ fn after_cut(
     file
 }
 
-/// Plays a power cut at every moment, and gives what went wrong.
-fn cut_everywhere(recording: &Recording, config: &Config, flaw: Option<Flaw>) -> Vec<String> {
+/// Plays a power cut at every moment, and returns what went wrong.
+fn cut_everywhere(recording: &Recording, config: &Config, flaw: Option<DiskFlaw>) -> Vec<String> {
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     let mut wrong = Vec::new();
     for moment in 0..=recording.log.len() {
-        for fate in [Fate::Dropped, Fate::Written, Fate::Random, Fate::Random] {
+        for fate in [
+            SectorFate::Dropped,
+            SectorFate::Written,
+            SectorFate::Random,
+            SectorFate::Random,
+        ] {
             let mut of_file: BTreeMap<&Path, Vec<&Operation>> = BTreeMap::new();
             for (path, operation) in &recording.log[..moment] {
                 let is_log = path.to_string_lossy().ends_with("-wal");
-                if !(is_log && flaw == Some(Flaw::NoFlush) && matches!(operation, Operation::Flush))
+                if !(is_log
+                    && flaw == Some(DiskFlaw::NoFlush)
+                    && matches!(operation, Operation::Flush))
                 {
                     of_file.entry(path).or_default().push(operation);
                 }
@@ -245,11 +247,11 @@ fn survives(
     checked.map_err(|error| error.problem().to_string())?;
     let store = SqliteStore::open(image, &StoreOptions::default());
     let store = store.map_err(|error| error.problem().to_string())?;
-    let randomness = common::Sequence::default();
+    let randomness = common::SequenceRandomness::default();
     let now = Timestamp(i64::MIN);
     let agent = bigbird_user_agent::UserAgent::new(config.clone(), store, randomness, now);
     let mut agent = agent.map_err(|error| error.to_string())?;
-    let found = consumed(&agent.budgets().map_err(|error| error.to_string())?);
+    let found = consumed(&agent.filter_balances().map_err(|error| error.to_string())?);
     let mut answered = recording.answered.iter();
     let last = answered
         .rposition(|(noted, _)| *noted <= moment)
@@ -277,18 +279,19 @@ fn a_power_cut_at_any_write_loses_no_answered_deduction() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// The same, if the log were not flushed: the test above would have noticed.
+/// If the log were not flushed, the test above would fail.
 #[test]
 fn a_store_that_does_not_flush_is_caught() {
     let _turn = TURN.lock();
     let folder = folder();
     let config = config(Profile::BigBird, 1000);
     let recording = record(&folder, &config);
-    let wrong = cut_everywhere(&recording, &config, Some(Flaw::NoFlush));
+    let wrong = cut_everywhere(&recording, &config, Some(DiskFlaw::NoFlush));
     assert!(!wrong.is_empty());
 }
 
-/// A conversion is flushed once, whatever it finds; an impression too; a click is not.
+/// A conversion is flushed once, whatever it finds, and so is an impression. A click is not
+/// flushed.
 #[test]
 fn a_conversion_is_one_flush() {
     let _turn = TURN.lock();
@@ -298,7 +301,7 @@ fn a_conversion_is_one_flush() {
     let config = config(Profile::BigBird, 1000);
     let mut agent = open(&path, &config);
     live(&mut agent);
-    let flushes = |agent: &mut Agent, step: &mut dyn FnMut(&mut Agent)| {
+    let flushes = |agent: &mut SqliteAgent, step: &mut dyn FnMut(&mut SqliteAgent)| {
         recorder::start(path.parent().unwrap());
         step(agent);
         let log = recorder::stop();
@@ -308,28 +311,28 @@ fn a_conversion_is_one_flush() {
     };
     let at = 113 * DAY;
     for site in ["shop-0.example", "shop-1.example", "nobody.example"] {
-        let mut step = |agent: &mut Agent| {
+        let mut step = |agent: &mut SqliteAgent| {
             let _ = measure(agent, &by(site, 600, at), 0.05).unwrap();
         };
         assert_eq!(flushes(&mut agent, &mut step), 1, "{site}");
     }
     agent.set_enabled(false).unwrap();
-    let mut disabled = |agent: &mut Agent| {
+    let mut disabled = |agent: &mut SqliteAgent| {
         let _ = measure(agent, &by("shop-0.example", 601, at), 0.05).unwrap();
     };
     assert_eq!(flushes(&mut agent, &mut disabled), 1);
     let options = bigbird_user_agent::ImpressionOptions::new(2);
-    let mut save = |agent: &mut Agent| {
+    let mut save = |agent: &mut SqliteAgent| {
         agent
             .save_impression(&by("news.example", 602, at), &options)
             .unwrap();
     };
     assert_eq!(flushes(&mut agent, &mut save), 1);
     agent.set_enabled(true).unwrap();
-    let mut click = |agent: &mut Agent| {
+    let mut click = |agent: &mut SqliteAgent| {
         let _ = agent.begin_user_action(Timestamp(at)).unwrap();
     };
-    // The first takes numbers from the store.
+    // The first click reserves numbers in the store.
     assert_eq!(
         [
             flushes(&mut agent, &mut click),
@@ -339,8 +342,8 @@ fn a_conversion_is_one_flush() {
     );
 }
 
-/// A full disk, or one that fails, at every write of a conversion: an error, no report, and nothing
-/// half done.
+/// If the disk is full or fails at any write of a conversion, there is an error and no report, and
+/// nothing is half done.
 #[test]
 fn a_disk_that_fails_at_any_write_releases_nothing() {
     let _turn = TURN.lock();
@@ -366,12 +369,12 @@ fn a_disk_that_fails_at_any_write_releases_nothing() {
             agent
                 .save_impression(&by("fresh.example", 600, at), &options)
                 .unwrap();
-            let before = consumed(&agent.budgets().unwrap());
+            let before = consumed(&agent.filter_balances().unwrap());
 
             recorder::fail_after(path.parent().unwrap(), successes, status);
             let measured = measure(&mut agent, &by("shop-0.example", 601, at + 1), 0.1);
             recorder::stop();
-            let after = consumed(&agent.budgets().unwrap());
+            let after = consumed(&agent.filter_balances().unwrap());
             let error = match measured {
                 Ok(report) => {
                     assert_ne!(report, [0; 5]);
@@ -385,7 +388,7 @@ fn a_disk_that_fails_at_any_write_releases_nothing() {
             assert!(is_expected(error.problem()), "{error}");
             assert!(error.to_string().contains("store: "), "{error}");
             assert_eq!(before, after);
-            // It goes on when there is room again, and nothing is lost that was there.
+            // It works when there is space again, and nothing was lost.
             let report = measure(&mut agent, &by("shop-0.example", 602, at + 2), 0.1).unwrap();
             assert_ne!(report, [0; 5]);
             drop(agent);
@@ -395,9 +398,9 @@ fn a_disk_that_fails_at_any_write_releases_nothing() {
     }
 }
 
-/// When flushes fail, SQLite takes transactions back, whose frames stay in the log, behind those of the
-/// next one. Here each is shorter than the one before, so that the remnants of several lie behind each
-/// other when the disk recovers. A kill at that moment leaves a good store.
+/// When a flush fails, SQLite rolls the transaction back, and its frames stay in the log behind
+/// those of the next one. Here each transaction is shorter than the one before, so the remnants of
+/// several lie behind each other when the disk recovers. A kill at that moment leaves a good store.
 #[test]
 fn failed_flushes_do_not_make_a_good_store_damaged() {
     let _turn = TURN.lock();
@@ -409,7 +412,7 @@ fn failed_flushes_do_not_make_a_good_store_damaged() {
     live(&mut agent);
     let options = bigbird_user_agent::ImpressionOptions::new(2);
     let at = 115 * DAY;
-    let save = |agent: &mut Agent, sites: u64| {
+    let save = |agent: &mut SqliteAgent, sites: u64| {
         let names: Vec<String> = (0..sites).map(|it| format!("a-{it}.example")).collect();
         let calls = names.iter().enumerate();
         let calls = calls.map(|(number, name)| (by(name, 700 + number as u64, at), &options));
@@ -419,7 +422,7 @@ fn failed_flushes_do_not_make_a_good_store_damaged() {
     recorder::start(path.parent().unwrap());
     recorder::fail(|path, kind| {
         let is_log = path.to_string_lossy().ends_with("-wal");
-        (is_log && kind == Kind::Flush).then_some(Fault::Whole(ffi::SQLITE_IOERR_FSYNC))
+        (is_log && kind == OperationKind::Flush).then_some(Fault::Whole(ffi::SQLITE_IOERR_FSYNC))
     });
     for sites in [400, 150, 40] {
         save(&mut agent, sites).unwrap_err();
@@ -428,15 +431,15 @@ fn failed_flushes_do_not_make_a_good_store_damaged() {
     let report = measure(&mut agent, &by("shop-0.example", 602, at + 2), 0.1).unwrap();
     assert_ne!(report, [0; 5]);
     recorder::stop();
-    let expected = consumed(&agent.budgets().unwrap());
-    // As a kill leaves it.
+    let expected = consumed(&agent.filter_balances().unwrap());
+    // The files as a kill leaves them.
     let image = folder.file("image");
     for name in ["", "-wal"] {
         fs::copy(with(&path, name), with(&image, name)).unwrap();
     }
     bigbird_store::check(&image).unwrap();
     let mut agent = open(&image, &config);
-    assert_eq!(consumed(&agent.budgets().unwrap()), expected);
+    assert_eq!(consumed(&agent.filter_balances().unwrap()), expected);
 }
 
 fn with(path: &Path, suffix: &str) -> PathBuf {
@@ -445,14 +448,14 @@ fn with(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A number that whoever runs the tests may set.
+/// A number that can be set by an environment variable.
 fn setting(name: &str, default: u64) -> u64 {
     let set = std::env::var(name);
     set.map_or(default, |set| set.parse().unwrap())
 }
 
-/// Nothing that was answered is lost, and nothing is answered wrongly, whatever fails and whenever it
-/// ends.
+/// Nothing that was answered is lost, and nothing is answered wrongly, whatever fails and whenever
+/// the process ends.
 #[test]
 fn a_life_on_a_failing_disk_is_as_in_memory() {
     let _turn = TURN.lock();
@@ -462,7 +465,7 @@ fn a_life_on_a_failing_disk_is_as_in_memory() {
     let tally = lived.unwrap_or_else(|wrong| panic!("{wrong}"));
     println!("{tally:?}");
     assert!(tally.answered > steps / 2, "{tally:?}");
-    let faults::Tally {
+    let faults::FaultTally {
         failed,
         kills,
         cuts,
@@ -475,19 +478,19 @@ fn a_life_on_a_failing_disk_is_as_in_memory() {
     );
 }
 
-/// The same with a store that does not flush: the test above would have noticed.
+/// If the store did not flush, the test above would fail.
 #[test]
 fn a_life_without_flushes_is_caught() {
     let _turn = TURN.lock();
-    let flaw = Some(faults::Flaw::NoFlush);
+    let flaw = Some(faults::FaultFlaw::NoFlush);
     faults::live_on_a_failing_disk(800, 0x2545_f491_4f6c_dd1d, flaw).unwrap_err();
 }
 
-/// Makes a store where there is one of that name.
+/// Creates, copies or resets a store, given the path of an existing one.
 type Make = fn(&Path) -> Result<(), bigbird_store::StoreError>;
 
-/// SQLite does not tell when it cannot move the log of a new file into the file while closing. No
-/// broken file is put in its place, and nothing is left beside it.
+/// SQLite does not report when it cannot move the log of a new file into the file while closing.
+/// Even so, no broken file is put in its place, and nothing is left beside it.
 #[test]
 fn a_disk_that_fails_while_a_store_is_made_leaves_none_or_a_whole_one() {
     let create: Make = |path| {
@@ -512,7 +515,8 @@ fn a_disk_that_fails_while_a_store_is_made_leaves_none_or_a_whole_one() {
     }
 }
 
-/// Makes a store while one operation fails, or all from there on. Says whether there were as many.
+/// Makes a store while one operation after `successes` others fails, or all from there on. Returns
+/// true if an operation failed.
 fn fails(
     make: Make,
     name: &str,
@@ -529,7 +533,7 @@ fn fails(
     let mut met = 0;
     recorder::start(folder.path());
     recorder::fail(move |_, kind| {
-        if kind == Kind::Read {
+        if kind == OperationKind::Read {
             return None;
         }
         met += 1;
@@ -549,7 +553,7 @@ fn fails(
             assert!(name == "store" || !made_at.exists(), "{error}");
         }
     }
-    // What was there is still good, or was replaced by what is.
+    // The store that existed before is still good, or was replaced by a good one.
     bigbird_store::check(&path).unwrap();
     for file in fs::read_dir(folder.path()).unwrap() {
         let file = file.unwrap().file_name().into_string().unwrap();
@@ -558,8 +562,8 @@ fn fails(
     failed.load(Ordering::Relaxed)
 }
 
-/// A read that fails is an error of the system, which may be gone the next time: nobody should start
-/// over because of it.
+/// A read that fails is an error of the system, and trying again may succeed. Nobody should reset a
+/// store because of it.
 #[test]
 fn a_read_that_fails_is_not_damage() {
     let _turn = TURN.lock();
@@ -575,8 +579,8 @@ fn a_read_that_fails_is_not_damage() {
             recorder::start(folder.path());
             let mut reads = 0;
             recorder::fail(move |_, kind| {
-                reads += usize::from(kind == Kind::Read);
-                (kind == Kind::Read && reads > successes).then_some(Fault::Whole(status))
+                reads += usize::from(kind == OperationKind::Read);
+                (kind == OperationKind::Read && reads > successes).then_some(Fault::Whole(status))
             });
             let checked = bigbird_store::check(&path);
             recorder::recover();
@@ -589,7 +593,7 @@ fn a_read_that_fails_is_not_damage() {
                 Err(error) => {
                     assert!(error.problem().is_transient(), "{successes}: {error}");
                     let told = error.problem().to_string();
-                    assert!(told.starts_with("reading it failed: "), "{told}");
+                    assert!(told.starts_with("reading the store failed: "), "{told}");
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! A layer below the store that notes every write and every flush, so that a power cut can be
-//! played at each of them; and that fails where a test wants it to.
+//! A layer below the store that records every write and every flush, so that a test can play a
+//! power cut at each of them. It also makes operations fail where a test wants it.
 #![allow(unsafe_code, reason = "SQLite's interface for this is C")]
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use rusqlite::ffi;
 
 use crate::SECTOR;
 
-/// What reached a file.
+/// An operation that reached a file.
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
     Write {
@@ -22,14 +22,15 @@ pub(crate) enum Operation {
         size: usize,
     },
     Flush,
-    /// A flush that failed: what was written before need not reach the disk, also with a later one.
+    /// A flush that failed. What was written before may never reach the disk, even if a later flush
+    /// succeeds.
     FailedFlush,
     Delete,
 }
 
-/// What is done to a file.
+/// The kind of an operation on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OperationKind {
     Read,
     Write,
     Truncate,
@@ -37,12 +38,12 @@ pub(crate) enum Kind {
     Delete,
 }
 
-/// How something fails.
+/// The way in which an operation fails.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// Nothing of it happens.
+    /// Nothing happens.
     Whole(c_int),
-    /// A part of what was to be written is.
+    /// Only a part is written.
     Short(c_int),
 }
 
@@ -54,20 +55,20 @@ impl Fault {
     }
 }
 
-/// Decides what fails.
-type Faults = Box<dyn FnMut(&Path, Kind) -> Option<Fault> + Send>;
+/// Decides which operations fail.
+type Faults = Box<dyn FnMut(&Path, OperationKind) -> Option<Fault> + Send>;
 
-/// Everything that was noted: which file, and what.
+/// Everything that was recorded: files and operations.
 pub(crate) type Log = Vec<(PathBuf, Operation)>;
 
 struct Recorder {
     log: Log,
     /// The paths of open files.
     files: HashMap<usize, PathBuf>,
-    /// The folder whose files are noted.
+    /// The folder whose files are recorded.
     folder: Option<PathBuf>,
     failing: Option<Faults>,
-    /// Whether flushes are passed over, as by a store that does not flush.
+    /// True if flushes are not recorded, as if the store did not flush.
     flushless: bool,
 }
 
@@ -77,7 +78,7 @@ fn recorder() -> MutexGuard<'static, Option<Recorder>> {
     RECORDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes it the default layer, below every store that is opened afterwards.
+/// Makes the recorder the default layer, below every store that is opened afterwards.
 pub(crate) fn install() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
@@ -106,7 +107,7 @@ pub(crate) fn install() {
     });
 }
 
-/// Notes what happens to the files of a folder from now on.
+/// Starts to record what happens to the files of a folder.
 pub(crate) fn start(folder: &Path) {
     let mut recorder = recorder();
     let recorder = recorder.as_mut().unwrap();
@@ -114,12 +115,13 @@ pub(crate) fn start(folder: &Path) {
     recorder.folder = Some(folder.to_owned());
 }
 
-/// From now on, writes and flushes to the files of a folder succeed so many times, and then fail.
+/// From now on, operations other than reads on the files of a folder succeed `successes` times, and
+/// then fail.
 pub(crate) fn fail_after(folder: &Path, successes: usize, status: c_int) {
     start(folder);
     let mut left = successes;
     fail(move |_, kind| {
-        if kind == Kind::Read {
+        if kind == OperationKind::Read {
             return None;
         }
         match left.checked_sub(1) {
@@ -130,32 +132,32 @@ pub(crate) fn fail_after(folder: &Path, successes: usize, status: c_int) {
     });
 }
 
-/// Lets something decide what fails, in the folder whose files are noted.
-pub(crate) fn fail(faults: impl FnMut(&Path, Kind) -> Option<Fault> + Send + 'static) {
+/// Sets a function that decides which operations fail in the recorded folder.
+pub(crate) fn fail(faults: impl FnMut(&Path, OperationKind) -> Option<Fault> + Send + 'static) {
     recorder().as_mut().unwrap().failing = Some(Box::new(faults));
 }
 
-/// Nothing fails any more.
+/// Makes all operations succeed again.
 pub(crate) fn recover() {
     recorder().as_mut().unwrap().failing = None;
 }
 
-/// From now on flushes do nothing, or something again.
+/// Sets whether flushes are left out of the record.
 pub(crate) fn pass_over_flushes(flushless: bool) {
     recorder().as_mut().unwrap().flushless = flushless;
 }
 
-/// How much was noted.
+/// The number of recorded operations.
 pub(crate) fn noted() -> usize {
     recorder().as_ref().unwrap().log.len()
 }
 
-/// What was noted.
+/// A copy of the record so far.
 pub(crate) fn so_far() -> Log {
     recorder().as_ref().unwrap().log.clone()
 }
 
-/// Ends, and gives what was noted.
+/// Stops recording, and returns the record.
 pub(crate) fn stop() -> Log {
     let mut recorder = recorder();
     let recorder = recorder.as_mut().unwrap();
@@ -164,8 +166,12 @@ pub(crate) fn stop() -> Log {
     std::mem::take(&mut recorder.log)
 }
 
-/// Notes an operation, unless it is to fail: then it gives how.
-fn note(path: Option<PathBuf>, kind: Kind, operation: impl FnOnce() -> Operation) -> Option<Fault> {
+/// Records an operation. If it must fail, returns the fault, and records only what still happens.
+fn note(
+    path: Option<PathBuf>,
+    kind: OperationKind,
+    operation: impl FnOnce() -> Operation,
+) -> Option<Fault> {
     let mut recorder = recorder();
     let recorder = recorder.as_mut()?;
     let (path, folder) = (path?, recorder.folder.as_ref()?);
@@ -175,11 +181,11 @@ fn note(path: Option<PathBuf>, kind: Kind, operation: impl FnOnce() -> Operation
     let faults = recorder.failing.as_mut();
     let fault = faults.and_then(|faults| faults(&path, kind));
     match (fault, kind) {
-        (None, Kind::Read) => {}
-        (None, Kind::Flush) if recorder.flushless => {}
+        (None, OperationKind::Read) => {}
+        (None, OperationKind::Flush) if recorder.flushless => {}
         (None, _) => recorder.log.push((path, operation())),
-        (Some(_), Kind::Flush) => recorder.log.push((path, Operation::FailedFlush)),
-        (Some(Fault::Short(_)), Kind::Write) => {
+        (Some(_), OperationKind::Flush) => recorder.log.push((path, Operation::FailedFlush)),
+        (Some(Fault::Short(_)), OperationKind::Write) => {
             if let Operation::Write { offset, mut data } = operation()
                 && short(data.len()) > 0
             {
@@ -192,7 +198,7 @@ fn note(path: Option<PathBuf>, kind: Kind, operation: impl FnOnce() -> Operation
     fault
 }
 
-/// How much of a write that falls short is written: whole sectors.
+/// The number of bytes that a short write still writes: whole sectors.
 fn short(length: usize) -> usize {
     length / 2 / SECTOR * SECTOR
 }
@@ -212,8 +218,8 @@ type Delete = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, *const c_char, c_int) 
 
 static DEFAULT: OnceLock<(Open, Delete)> = OnceLock::new();
 
-/// The functions of open files as the default layer has them, and as we have them: of databases,
-/// which are locked, and of logs, which are not.
+/// The functions of open files, of the default layer and of this one. Databases and logs have
+/// different ones, because only databases are locked.
 static DATABASE: OnceLock<Methods> = OnceLock::new();
 static LOG: OnceLock<Methods> = OnceLock::new();
 
@@ -235,7 +241,7 @@ unsafe extern "C" fn open(
     flags: c_int,
     out_flags: *mut c_int,
 ) -> c_int {
-    // SAFETY: as for SQLite's `xOpen`; a table of functions that was opened with stays valid.
+    // SAFETY: as for SQLite's `xOpen`. The table of functions of an open file stays valid.
     unsafe {
         let status = DEFAULT.get().unwrap().0(layer, name, file, flags, out_flags);
         let watched = ffi::SQLITE_OPEN_MAIN_DB | ffi::SQLITE_OPEN_WAL;
@@ -277,7 +283,7 @@ unsafe extern "C" fn delete(
     // SAFETY: as for SQLite's `xDelete`.
     unsafe {
         let path = PathBuf::from(CStr::from_ptr(name).to_str().unwrap());
-        if let Some(fault) = note(Some(path), Kind::Delete, || Operation::Delete) {
+        if let Some(fault) = note(Some(path), OperationKind::Delete, || Operation::Delete) {
             return fault.status();
         }
         DEFAULT.get().unwrap().1(layer, name, sync_folder)
@@ -301,8 +307,8 @@ unsafe extern "C" fn read(
 ) -> c_int {
     // SAFETY: as for SQLite's `xRead`.
     unsafe {
-        // Nothing is noted of it.
-        if let Some(fault) = note(path_of(file), Kind::Read, || Operation::Flush) {
+        // A read is not recorded, so the operation does not matter.
+        if let Some(fault) = note(path_of(file), OperationKind::Read, || Operation::Flush) {
             return fault.status();
         }
         original(file).xRead.unwrap()(file, buffer, amount, offset)
@@ -315,14 +321,14 @@ unsafe extern "C" fn write(
     amount: c_int,
     offset: ffi::sqlite3_int64,
 ) -> c_int {
-    // SAFETY: as for SQLite's `xWrite`: the buffer has that many bytes.
+    // SAFETY: as for SQLite's `xWrite`. The buffer has `amount` bytes.
     unsafe {
         let length = usize::try_from(amount).unwrap();
         let operation = || Operation::Write {
             offset: usize::try_from(offset).unwrap(),
             data: std::slice::from_raw_parts(buffer.cast::<u8>(), length).to_vec(),
         };
-        let fault = note(path_of(file), Kind::Write, operation);
+        let fault = note(path_of(file), OperationKind::Write, operation);
         let amount = match fault {
             None => amount,
             Some(Fault::Short(_)) if short(length) > 0 => c_int::try_from(short(length)).unwrap(),
@@ -338,7 +344,7 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
     unsafe {
         let new_size = usize::try_from(size).unwrap();
         let operation = || Operation::Truncate { size: new_size };
-        if let Some(fault) = note(path_of(file), Kind::Truncate, operation) {
+        if let Some(fault) = note(path_of(file), OperationKind::Truncate, operation) {
             return fault.status();
         }
         original(file).xTruncate.unwrap()(file, size)
@@ -348,7 +354,7 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: as for SQLite's `xSync`.
     unsafe {
-        if let Some(fault) = note(path_of(file), Kind::Flush, || Operation::Flush) {
+        if let Some(fault) = note(path_of(file), OperationKind::Flush, || Operation::Flush) {
             return fault.status();
         }
         original(file).xSync.unwrap()(file, flags)

@@ -1,15 +1,15 @@
-//! Random lives, and what happens in them.
+//! Random lives and their steps.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use bigbird::{
-    Capacity, Decision, DepletedSites, Epsilon, Fate, Histogram, MicroEpsilon, Profile,
-    SiteCharging, StoreLimits, Timestamp,
+    AllowedQueriers, Capacity, Decision, DepletedSites, Epsilon, Fate, Histogram, MicroEpsilon,
+    Profile, SiteCharging, StoreLimits, Timestamp,
 };
 use bigbird_user_agent::{
-    Action, Answer, Call, Config, ConversionOptions, Explanation, ImpressionOptions, Querier,
-    Randomness, SharedConversion, Storage, UserAgent, View as _,
+    Action, Call, Config, ConversionAnswer, ConversionOptions, Explanation, ImpressionOptions,
+    QuerierRole, Randomness, SharedConversion, Storage, UserAgent, View as _,
 };
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ use crate::common::{DAY, SERVICE};
 pub(crate) const HOUR: i64 = DAY / 24;
 pub(crate) const START: i64 = 1000 * DAY;
 
-/// Which way clocks step.
+/// The directions in which clocks step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clocks {
     Forward,
@@ -30,26 +30,27 @@ pub(crate) struct Life {
     profile: Profile,
     site_charging: SiteCharging,
     depleted_sites: DepletedSites,
-    /// Of the epochs in which something is saved, the one in which it is not, in the other world.
+    /// Chooses, among the epochs in which something is saved, the one that has no impressions in
+    /// the second world.
     pub(crate) choice: usize,
-    /// What happens, after so many hours.
-    pub(crate) steps: Vec<(Step, i64)>,
+    /// The steps, each with the hours that pass before it.
+    pub(crate) steps: Vec<(LifeStep, i64)>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Step {
+pub(crate) enum LifeStep {
     Nothing,
-    /// Impressions that come together.
-    Save(Vec<Ad>),
+    /// Impressions that are saved in one transaction.
+    Save(Vec<LifeAd>),
     Measure {
-        conversion: Conversion,
+        conversion: LifeConversion,
         intermediary_pays: bool,
     },
     Create {
-        conversion: Conversion,
+        conversion: LifeConversion,
         companies: Vec<u8>,
     },
-    /// A share of the shared conversion that was created so many before the last.
+    /// A share of the shared conversion that is `before_last` places before the last one created.
     Take {
         before_last: usize,
         company: u8,
@@ -64,14 +65,14 @@ pub(crate) enum Step {
     Enable(bool),
     Maintain,
     Restart,
-    /// The process ends, and another begins with the rules of the life, or with others.
+    /// The process ends, and another begins with the rules of the life, or with other rules.
     ChangeRules {
         others: bool,
     },
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Ad {
+pub(crate) struct LifeAd {
     site: u8,
     intermediary: Option<u8>,
     action: u64,
@@ -83,7 +84,7 @@ pub(crate) struct Ad {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Conversion {
+pub(crate) struct LifeConversion {
     site: u8,
     intermediary: Option<u8>,
     action: u64,
@@ -98,15 +99,15 @@ pub(crate) struct Conversion {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ads {
     All,
-    /// Those that the company saved.
+    /// The ones that the company saved.
     Own,
-    /// Those on a site.
+    /// The ones on a site.
     On(u8),
-    /// Those with a match value.
+    /// The ones with a match value.
     Of(u32),
 }
 
-/// How many sites there are.
+/// The number of sites.
 pub(crate) const SITES: u8 = 4;
 
 pub(crate) fn life(clocks: Clocks) -> impl Strategy<Value = Life> {
@@ -150,7 +151,7 @@ fn some_sites() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn ad() -> impl Strategy<Value = Ad> {
+fn ad() -> impl Strategy<Value = LifeAd> {
     (
         (0..SITES, prop::option::weighted(0.5, 0..3_u8), 0..14_u64),
         some_sites(),
@@ -158,31 +159,33 @@ fn ad() -> impl Strategy<Value = Ad> {
         (0..2_u32, 0..2_i32, prop::sample::select(vec![1_u64, 30])),
     )
         .prop_map(
-            |((site, intermediary, action), sites, callers, (match_value, priority, days))| Ad {
-                site,
-                intermediary,
-                action,
-                conversion_sites: sites,
-                conversion_callers: callers,
-                match_value,
-                priority,
-                days,
+            |((site, intermediary, action), sites, callers, (match_value, priority, days))| {
+                LifeAd {
+                    site,
+                    intermediary,
+                    action,
+                    conversion_sites: sites,
+                    conversion_callers: callers,
+                    match_value,
+                    priority,
+                    days,
+                }
             },
         )
 }
 
-fn conversion() -> impl Strategy<Value = Conversion> {
+fn conversion() -> impl Strategy<Value = LifeConversion> {
     (
         (0..SITES, prop::option::weighted(0.5, 0..3_u8), 0..14_u64),
         prop::sample::select(vec![0.2, 0.5, 0.9]),
         prop::sample::select(vec![1_u64, 2, 5]),
-        // Some ads are outside the histogram.
+        // With size 1, some ads are outside the histogram.
         prop::sample::select(vec![1_u32, 4]),
         some_sites(),
         prop_oneof![5 => Just(Vec::new()), 1 => (0..2_u32).prop_map(|value| vec![value])],
     )
         .prop_map(
-            |((site, intermediary, action), epsilon, days, size, sites, values)| Conversion {
+            |((site, intermediary, action), epsilon, days, size, sites, values)| LifeConversion {
                 site,
                 intermediary,
                 action,
@@ -195,7 +198,7 @@ fn conversion() -> impl Strategy<Value = Conversion> {
         )
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LifeStep> {
     let ads = prop_oneof![
         3 => Just(Ads::Own),
         1 => Just(Ads::All),
@@ -207,41 +210,43 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::collection::vec(0..3_u8, 1..3),
     ];
     prop_oneof![
-        1 => Just(Step::Nothing),
-        18 => ad().prop_map(|ad| Step::Save(vec![ad])),
-        2 => prop::collection::vec(ad(), 2..4).prop_map(Step::Save),
+        1 => Just(LifeStep::Nothing),
+        18 => ad().prop_map(|ad| LifeStep::Save(vec![ad])),
+        2 => prop::collection::vec(ad(), 2..4).prop_map(LifeStep::Save),
         8 => (conversion(), any::<bool>()).prop_map(|(conversion, intermediary_pays)| {
-            Step::Measure { conversion, intermediary_pays }
+            LifeStep::Measure { conversion, intermediary_pays }
         }),
         6 => (conversion(), companies).prop_map(|(conversion, companies)| {
-            Step::Create { conversion, companies }
+            LifeStep::Create { conversion, companies }
         }),
         12 => (0..5_usize, 0..3_u8, 0..14_u64, ads).prop_map(
-            |(before_last, company, action, ads)| Step::Take { before_last, company, action, ads }
+            |(before_last, company, action, ads)| {
+                LifeStep::Take { before_last, company, action, ads }
+            }
         ),
-        1 => (0..SITES).prop_map(Step::ClearSite),
+        1 => (0..SITES).prop_map(LifeStep::ClearSite),
         2 => (some_sites(), prop::bool::weighted(0.2)).prop_map(|(sites, forget_visits)| {
-            Step::Clear { sites, forget_visits }
+            LifeStep::Clear { sites, forget_visits }
         }),
-        1 => prop::bool::weighted(0.7).prop_map(Step::Enable),
-        3 => Just(Step::Maintain),
-        1 => Just(Step::Restart),
-        1 => any::<bool>().prop_map(|others| Step::ChangeRules { others }),
+        1 => prop::bool::weighted(0.7).prop_map(LifeStep::Enable),
+        3 => Just(LifeStep::Maintain),
+        1 => Just(LifeStep::Restart),
+        1 => any::<bool>().prop_map(|others| LifeStep::ChangeRules { others }),
     ]
 }
 
 impl Life {
-    /// Epochs of two days, and limits that a life reaches.
+    /// A configuration with epochs of two days, and with limits that a life reaches.
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::new(self.profile)
             .with_service(SERVICE)
             .for_testing();
         let mut capacities = *config.policy.capacities();
         for (capacity, micro) in [
-            (&mut capacities.querier, 700_000),
-            (&mut capacities.global, 900_000),
-            (&mut capacities.impression_site, 800_000),
-            (&mut capacities.conversion_site, 500_000),
+            (&mut capacities.querier_budget, 700_000),
+            (&mut capacities.global_budget, 900_000),
+            (&mut capacities.impression_site_quota, 800_000),
+            (&mut capacities.conversion_site_quota, 500_000),
         ] {
             if *capacity != Capacity::Unlimited {
                 *capacity = Capacity::Finite(MicroEpsilon::new(micro));
@@ -264,15 +269,15 @@ impl Life {
         config
     }
 
-    /// Longer epochs with other quotas, another cap and another charging, under the same global
-    /// budget.
+    /// A configuration with longer epochs, other quotas, another domain cap and another site
+    /// charging, but the same global budget.
     pub(crate) fn other_config(&self) -> Config {
         let mut config = self.config();
         let mut capacities = *config.policy.capacities();
-        if capacities.conversion_site != Capacity::Unlimited {
-            capacities.conversion_site = Capacity::Finite(MicroEpsilon::new(300_000));
+        if capacities.conversion_site_quota != Capacity::Unlimited {
+            capacities.conversion_site_quota = Capacity::Finite(MicroEpsilon::new(300_000));
         }
-        capacities.querier = Capacity::Finite(MicroEpsilon::new(900_000));
+        capacities.querier_budget = Capacity::Finite(MicroEpsilon::new(900_000));
         let policy = config.policy.to_builder().capacities(capacities);
         let policy = policy.site_charging(SiteCharging::Uniform).domain_cap(1);
         config.policy = policy.build().unwrap();
@@ -281,7 +286,8 @@ impl Life {
     }
 }
 
-/// Random numbers that depend on the step alone: what one report draws does not move the next one's.
+/// Random numbers that depend on the step alone. The draws of one report do not change those of the
+/// next.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tape(u64);
 
@@ -308,39 +314,39 @@ impl Randomness for Tape {
     }
 }
 
-/// What came of a call that measures.
+/// The result of a call that measures.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Told {
-    /// The epochs that it is about; none, if it must not tell anything.
+pub(crate) struct ToldStep {
+    /// The epochs that the answer is about. `None` if the answer must not reveal anything.
     pub(crate) epochs: Option<RangeInclusive<i64>>,
-    /// What the page got.
-    pub(crate) answer: PageAnswer,
-    /// How each epoch ended, which nobody is told.
+    /// The answer that the page got.
+    pub(crate) answer: ToldAnswer,
+    /// The fate of each epoch, which no page learns.
     pub(crate) fates: BTreeMap<i64, Fate>,
 }
 
-/// What a page got.
+/// The answer to a page.
 #[derive(Debug, PartialEq)]
-pub(crate) enum PageAnswer {
+pub(crate) enum ToldAnswer {
     Handle(SharedConversion),
     /// A report, and its epsilon in µε.
     Report(Vec<u32>, u64),
 }
 
-/// A conversion that was created to share.
+/// A shared conversion.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct LifeShared {
     handle: SharedConversion,
     site: u8,
     options: ConversionOptions,
     epochs: RangeInclusive<i64>,
 }
 
-/// What lasts from step to step, besides the user agent.
+/// State that lasts from step to step, outside the user agent.
 #[derive(Debug, Default)]
 pub(crate) struct Memories {
-    shared: Vec<Shared>,
-    /// User actions that the user agent numbers.
+    shared: Vec<LifeShared>,
+    /// The user actions that the user agent numbered.
     actions: BTreeMap<u64, Action>,
 }
 
@@ -353,39 +359,39 @@ fn hosts(sites: &[u8]) -> Vec<String> {
 }
 
 /// One step of a life.
-pub(crate) struct Moment<'a, S> {
+pub(crate) struct LifeMoment<'a, S> {
     pub(crate) agent: &'a mut UserAgent<S, Tape>,
     pub(crate) memories: &'a mut Memories,
     pub(crate) number: usize,
     pub(crate) now: i64,
 }
 
-impl<S: Storage> Moment<'_, S> {
-    /// Makes it happen.
-    pub(crate) fn happen(&mut self, step: &Step) -> Option<Told> {
+impl<S: Storage> LifeMoment<'_, S> {
+    /// Makes the step happen.
+    pub(crate) fn happen(&mut self, step: &LifeStep) -> Option<ToldStep> {
         let now = Timestamp(self.now);
         match step {
-            Step::Nothing | Step::Restart | Step::ChangeRules { .. } => {}
-            Step::Save(ads) => self.save(ads),
-            Step::Measure {
+            LifeStep::Nothing | LifeStep::Restart | LifeStep::ChangeRules { .. } => {}
+            LifeStep::Save(ads) => self.save(ads),
+            LifeStep::Measure {
                 conversion,
                 intermediary_pays,
             } => return Some(self.measure(conversion, *intermediary_pays)),
-            Step::Create {
+            LifeStep::Create {
                 conversion,
                 companies,
             } => return self.create(conversion, companies),
-            Step::Take {
+            LifeStep::Take {
                 before_last,
                 company,
                 action,
                 ads,
             } => return self.take(*before_last, *company, *action, *ads),
-            Step::ClearSite(site) => {
+            LifeStep::ClearSite(site) => {
                 let cleared = self.agent.clear_impressions_for_site(&host(*site));
                 cleared.unwrap();
             }
-            Step::Clear {
+            LifeStep::Clear {
                 sites,
                 forget_visits,
             } => {
@@ -397,14 +403,14 @@ impl<S: Storage> Moment<'_, S> {
                     cleared.unwrap();
                 }
             }
-            Step::Enable(enabled) => self.agent.set_enabled(*enabled).unwrap(),
-            Step::Maintain => self.agent.maintain(now).unwrap(),
+            LifeStep::Enable(enabled) => self.agent.set_enabled(*enabled).unwrap(),
+            LifeStep::Maintain => self.agent.maintain(now).unwrap(),
         }
         None
     }
 
-    /// A user action: half of them the application numbers, the others the user agent. Of these,
-    /// some go on as new ones when their epoch has ended, and some do not.
+    /// A user action. The application numbers half of them, and the user agent the others. Of the
+    /// latter, some continue as new actions when their epoch has ended, and some do not.
     fn action(&mut self, number: u64) -> Action {
         if number < 7 {
             return Action::numbered(number).unwrap();
@@ -421,7 +427,7 @@ impl<S: Storage> Moment<'_, S> {
         action
     }
 
-    /// The epochs that a conversion now looks back over, once they have begun.
+    /// The window of a conversion at this moment. Before epochs begin, it is epoch 0.
     fn window(&mut self, days: u64) -> RangeInclusive<i64> {
         let tx = self.agent.storage_mut().begin().unwrap();
         let state = tx.state().unwrap();
@@ -433,7 +439,7 @@ impl<S: Storage> Moment<'_, S> {
         epoch(self.now - lookback)..=epoch(self.now)
     }
 
-    fn save(&mut self, ads: &[Ad]) {
+    fn save(&mut self, ads: &[LifeAd]) {
         let prepared: Vec<_> = ads
             .iter()
             .map(|ad| {
@@ -463,16 +469,17 @@ impl<S: Storage> Moment<'_, S> {
         assert!(saved.iter().all(Result::is_ok));
     }
 
-    fn measure(&mut self, conversion: &Conversion, intermediary_pays: bool) -> Told {
+    fn measure(&mut self, conversion: &LifeConversion, intermediary_pays: bool) -> ToldStep {
         let action = self.action(conversion.action);
         let (site, intermediary) = (host(conversion.site), conversion.intermediary.map(host));
-        let draft = self.agent.config().policy.matches_own_action();
+        let queriers = self.agent.config().policy.allowed_queriers();
+        let draft = queriers == AllowedQueriers::ConversionSiteOnly;
         let other = intermediary.as_ref().is_some_and(|it| *it != site);
         let call = Call {
             intermediary: intermediary.as_deref(),
             querier: match intermediary_pays && other && !draft {
-                true => Querier::Intermediary,
-                false => Querier::ConversionSite,
+                true => QuerierRole::Intermediary,
+                false => QuerierRole::ConversionSite,
             },
             ..Call::new(&site, Timestamp(self.now)).by(action)
         };
@@ -484,8 +491,9 @@ impl<S: Storage> Moment<'_, S> {
         told(answer, &explained, epochs, &options)
     }
 
-    fn create(&mut self, conversion: &Conversion, companies: &[u8]) -> Option<Told> {
-        if self.agent.config().policy.matches_own_action() {
+    fn create(&mut self, conversion: &LifeConversion, companies: &[u8]) -> Option<ToldStep> {
+        let queriers = self.agent.config().policy.allowed_queriers();
+        if queriers == AllowedQueriers::ConversionSiteOnly {
             // The draft has no shared conversions.
             return None;
         }
@@ -505,22 +513,22 @@ impl<S: Storage> Moment<'_, S> {
         let created = created.unwrap();
         let fates = agreed(&explained.unwrap(), None, &created.decision);
         let handle = created.shared;
-        let shared = Shared {
+        let shared = LifeShared {
             handle,
             site: conversion.site,
             options,
             epochs: self.window(conversion.lookback_days),
         };
         self.memories.shared.push(shared);
-        // A handle says nothing.
-        Some(Told {
+        // A handle must not reveal anything.
+        Some(ToldStep {
             epochs: None,
-            answer: PageAnswer::Handle(handle),
+            answer: ToldAnswer::Handle(handle),
             fates,
         })
     }
 
-    fn take(&mut self, before_last: usize, company: u8, action: u64, ads: Ads) -> Option<Told> {
+    fn take(&mut self, before_last: usize, company: u8, action: u64, ads: Ads) -> Option<ToldStep> {
         let action = self.action(action);
         let shared = self.memories.shared.iter().rev().nth(before_last)?;
         let (site, company) = (host(shared.site), host(company));
@@ -547,7 +555,7 @@ impl<S: Storage> Moment<'_, S> {
     }
 }
 
-impl Conversion {
+impl LifeConversion {
     fn options(&self) -> ConversionOptions {
         ConversionOptions {
             epsilon: self.epsilon,
@@ -565,22 +573,22 @@ impl Conversion {
 pub(crate) const MAX_VALUE: u32 = 5;
 
 fn told(
-    answer: Answer,
+    answer: ConversionAnswer,
     explained: &Explanation,
     epochs: RangeInclusive<i64>,
     options: &ConversionOptions,
-) -> Told {
+) -> ToldStep {
     let histogram = answer.report.histogram.unwrap();
     let fates = agreed(explained, Some(&histogram), &answer.decision);
     let epsilon = Epsilon::new(options.epsilon).unwrap().micro().get();
-    Told {
+    ToldStep {
         epochs: Some(epochs),
-        answer: PageAnswer::Report(histogram.buckets().to_vec(), epsilon),
+        answer: ToldAnswer::Report(histogram.buckets().to_vec(), epsilon),
         fates,
     }
 }
 
-/// How each epoch ended, which an explanation just before must have said.
+/// The fate of each epoch. The explanation just before must have predicted it.
 fn agreed(
     explained: &Explanation,
     report: Option<&Histogram>,

@@ -1,23 +1,23 @@
-//! Everything that a store holds, by names.
+//! A snapshot of everything that a store holds, with names instead of site numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bigbird::{EpochIndex, Impression, SiteId};
-use bigbird_user_agent::{Row, Rows, Selection, Storage, View as _};
+use bigbird_user_agent::{ImpressionSelection, RowSet, Storage, View as _, ViewRow};
 
-/// What a store holds of one epoch, and what its epochs share.
+/// Everything that a store holds: of each epoch, and shared by all epochs.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Looked {
+pub(crate) struct StoreLook {
     epochs: BTreeMap<i64, OfEpoch>,
-    /// The user agent's state, the first epoch that is kept, sites that are closed, and of every
-    /// attribution object what must not depend on what was found: who it is for, when it was
-    /// created, and what was taken.
+    /// The user agent's state, the closed sites, and the part of every attribution object that must
+    /// not depend on what was found: its conversion site, the epoch of its creation, and the scopes
+    /// that were taken.
     shared: Vec<String>,
     /// The epochs in which each attribution object was paid for.
     paid: BTreeMap<u64, Vec<i64>>,
 }
 
-/// What is stored, admitted and consumed in an epoch.
+/// Everything that is stored, admitted and consumed in an epoch.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct OfEpoch {
     stored: Vec<String>,
@@ -25,8 +25,8 @@ struct OfEpoch {
     consumed: BTreeMap<String, u64>,
 }
 
-impl Looked {
-    /// All but what is in an epoch.
+impl StoreLook {
+    /// Everything except what concerns one epoch.
     pub(crate) fn elsewhere(mut self, changed: EpochIndex) -> Self {
         self.epochs.remove(&changed.0);
         for paid in self.paid.values_mut() {
@@ -42,27 +42,27 @@ impl Looked {
     }
 }
 
-/// Everything that a store holds.
-pub(crate) fn look<S: Storage>(storage: &mut S) -> Looked {
-    let mut looked = Looked::default();
+/// Takes a snapshot of a store.
+pub(crate) fn look<S: Storage>(storage: &mut S) -> StoreLook {
+    let mut looked = StoreLook::default();
     let tx = storage.begin().unwrap();
     let mut names = BTreeMap::new();
-    let each = |rows, visit: &mut dyn FnMut(Row<'_>)| tx.visit(rows, visit).unwrap();
-    each(Rows::Names, &mut |row| {
-        if let Row::Name(id, site) = row {
+    let each = |rows, visit: &mut dyn FnMut(ViewRow<'_>)| tx.visit(rows, visit).unwrap();
+    each(RowSet::Names, &mut |row| {
+        if let ViewRow::Name(id, site) = row {
             names.insert(id, site.to_string());
         }
     });
     let name = |id: &SiteId| names[id].clone();
-    each(Rows::Closings, &mut |row| {
-        if let Row::Closing(site, until) = row {
+    each(RowSet::Closings, &mut |row| {
+        if let ViewRow::Closing(site, until) = row {
             let closed = format!("{} is closed until {}", name(&site), until.0);
             looked.shared.push(closed);
         }
     });
     looked.shared.sort();
-    each(Rows::Filters, &mut |row| {
-        if let Row::Filter(epoch, filter, consumed) = row {
+    each(RowSet::Filters, &mut |row| {
+        if let ViewRow::Filter(epoch, filter, consumed) = row {
             let filter = match filter.site() {
                 Some(id) => format!("{} of {}", filter.kind(), name(&id)),
                 None => format!("{filter:?}"),
@@ -71,22 +71,22 @@ pub(crate) fn look<S: Storage>(storage: &mut S) -> Looked {
             of_epoch.consumed.insert(filter, consumed.get());
         }
     });
-    each(Rows::Admissions, &mut |row| {
-        if let Row::Admission(action, epoch, site) = row {
+    each(RowSet::Admissions, &mut |row| {
+        if let ViewRow::Admission(action, epoch, site) = row {
             let admitted = (action.0, name(&site));
             looked.of(epoch).admitted.insert(admitted);
         }
     });
-    each(Rows::Impressions(Selection::All), &mut |row| {
-        if let Row::Impression(epoch, _, impression) = row {
+    each(RowSet::Impressions(ImpressionSelection::All), &mut |row| {
+        if let ViewRow::Impression(epoch, _, impression) = row {
             let stored = tell(&impression, &names);
             looked.of(epoch).stored.push(stored);
         }
     });
     looked.shared.push(format!("{:?}", tx.state().unwrap()));
     let mut objects = BTreeMap::new();
-    each(Rows::Objects, &mut |row| {
-        if let Row::Object(stored) = row {
+    each(RowSet::Objects, &mut |row| {
+        if let ViewRow::Object(stored) = row {
             objects.insert(stored.number, stored.object.clone());
         }
     });

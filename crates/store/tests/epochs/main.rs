@@ -1,16 +1,19 @@
-//! What makes the guarantee sound, on the whole user agent: nothing outside an epoch depends on what
-//! that epoch holds or paid.
+//! The property that the privacy guarantee rests on, tested on the whole user agent: nothing
+//! outside an epoch depends on what that epoch holds or paid.
 //!
-//! Two worlds live the same random life: saves, conversions, shared conversions and shares, clears
-//! of every kind, switching off and on, cleaning up, restarts, changes of rules, and clocks that step. In the other
-//! world, what is saved in one epoch is called and not stored. After every step, what is stored,
-//! admitted and consumed in every other epoch is the same, so is the state that epochs share, and so
-//! is every report about other epochs alone. In the end, all reports together have moved by no more
-//! than the epoch paid from its global budget, which is within its capacity. Before every call that
-//! measures, an explanation says what it will give. Limits are small enough to be reached.
+//! Two worlds live the same random life. It has saves, conversions, shared conversions and shares,
+//! clears of every kind, disabling and enabling, upkeep, restarts, changes of rules, and clocks
+//! that step. In the second world, calls that save an impression in one chosen epoch are made, but
+//! nothing is stored.
 //!
-//! The search stops at the first life that shows a difference, and at `BIGBIRD_LIVES` lives of each
-//! kind. A user agent with one of the flaws that were once found is caught.
+//! After every step, the two worlds agree on what is stored, admitted and consumed in every other
+//! epoch, on the state that epochs share, and on every report that is about other epochs only. In
+//! the end, all reports together differ by no more than the epoch paid from its global budget, and
+//! that is within its capacity. Before every call that measures, an explanation must predict its
+//! result. The limits are small enough to be reached.
+//!
+//! The search stops at the first life that shows a difference, or after `BIGBIRD_LIVES` lives of
+//! each kind. A user agent with one of the flaws that were once found is caught.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
@@ -29,27 +32,27 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 
-use life::{Clocks, Life, Memories, Moment, PageAnswer, Step, Tape, Told, life};
-use look::{Looked, look};
-use world::{Flaw, History, World};
+use life::{Clocks, Life, LifeMoment, LifeStep, Memories, Tape, ToldAnswer, ToldStep, life};
+use look::{StoreLook, look};
+use world::{EpochFlaw, History, World};
 
-/// Opens a store, or opens it again.
+/// Opens stores, and opens them again.
 trait Home {
     type Store: Storage;
 
     fn open(&mut self) -> Self::Store;
 
-    /// The process ends: the store is closed, and what it leaves behind is opened.
+    /// Closes a store, as if the process ended, and opens it again.
     fn reopen(&mut self, store: Self::Store) -> Self::Store;
 }
 
 struct InMemory;
 
 impl Home for InMemory {
-    type Store = bigbird_user_agent::Memory;
+    type Store = bigbird_user_agent::MemoryStore;
 
     fn open(&mut self) -> Self::Store {
-        bigbird_user_agent::Memory::new()
+        bigbird_user_agent::MemoryStore::new()
     }
 
     fn reopen(&mut self, store: Self::Store) -> Self::Store {
@@ -65,7 +68,7 @@ struct OnDisk {
 impl OnDisk {
     fn new() -> Self {
         Self {
-            // Nothing crashes here, so memory will do, if the system has such a folder.
+            // Nothing crashes here, so a folder in memory is enough, if the system has one.
             folder: Folder::in_memory(),
             opened: 0,
         }
@@ -88,19 +91,19 @@ impl Home for OnDisk {
     }
 }
 
-/// What came of a step: of a call that measures, and everything that is stored.
-struct Seen {
-    told: Option<Told>,
-    looked: Looked,
+/// The result of a step: the answer, if it was a call that measures, and everything that is stored.
+struct SeenStep {
+    told: Option<ToldStep>,
+    looked: StoreLook,
 }
 
-/// Lives a life, without what is saved in an epoch.
+/// Lives a life. Impressions that are saved in the epoch `without` are not stored.
 fn live<H: Home>(
     home: &mut H,
     life: &Life,
     without: Option<EpochIndex>,
-    flaw: Option<Flaw>,
-) -> (Vec<Seen>, History) {
+    flaw: Option<EpochFlaw>,
+) -> (Vec<SeenStep>, History) {
     let mut config = life.config();
     let lookback_days = config.limits.max_lookback_days;
     let world = |store| World::new(store, without, flaw, lookback_days);
@@ -112,13 +115,13 @@ fn live<H: Home>(
     let mut memories = Memories::default();
     for (number, (step, hours)) in life.steps.iter().enumerate() {
         now += hours * life::HOUR;
-        if let Step::ChangeRules { others } = step {
+        if let LifeStep::ChangeRules { others } = step {
             config = match others {
                 true => life.other_config(),
                 false => life.config(),
             };
         }
-        if matches!(step, Step::Restart | Step::ChangeRules { .. }) {
+        if matches!(step, LifeStep::Restart | LifeStep::ChangeRules { .. }) {
             let World { inner, history, .. } = agent.into_storage();
             let storage = World {
                 history,
@@ -128,7 +131,7 @@ fn live<H: Home>(
             agent = UserAgent::new(config.clone(), storage, Tape::default(), moment).unwrap();
         }
         agent.randomness_mut().begin(number);
-        let mut moment = Moment {
+        let mut moment = LifeMoment {
             agent: &mut agent,
             memories: &mut memories,
             number,
@@ -136,7 +139,7 @@ fn live<H: Home>(
         };
         let told = moment.happen(step);
         let looked = look(&mut agent.storage_mut().inner);
-        seen.push(Seen { told, looked });
+        seen.push(SeenStep { told, looked });
     }
     (seen, agent.into_storage().history)
 }
@@ -145,14 +148,14 @@ fn live<H: Home>(
 fn one_epoch_never_shows_in_another<H: Home>(
     home: &mut H,
     life: &Life,
-    flaw: Option<Flaw>,
+    flaw: Option<EpochFlaw>,
 ) -> Result<(), TestCaseError> {
     let (with, history) = live(home, life, None, flaw);
     let Some(changed) = changed(life, &history) else {
         return Ok(());
     };
     let (without, _) = live(home, life, Some(changed), flaw);
-    // How far all reports together moved, in µε times twice the largest value.
+    // The difference of all reports together, in µε times twice the largest value.
     let mut moved = 0;
     for (number, (one, other)) in with.into_iter().zip(without).enumerate() {
         let step = &life.steps[number];
@@ -171,13 +174,13 @@ fn one_epoch_never_shows_in_another<H: Home>(
             }
         };
         prop_assert_eq!(&one.epochs, &other.epochs, "{}", at);
-        if let (PageAnswer::Report(one, epsilon), PageAnswer::Report(other, _)) =
+        if let (ToldAnswer::Report(one, epsilon), ToldAnswer::Report(other, _)) =
             (&one.answer, &other.answer)
         {
             let buckets = one.iter().zip(other);
             moved += buckets.map(|(a, b)| u64::from(a.abs_diff(*b))).sum::<u64>() * epsilon;
         }
-        let about = |told: &Told| {
+        let about = |told: &ToldStep| {
             told.epochs
                 .as_ref()
                 .is_some_and(|it| it.contains(&changed.0))
@@ -185,25 +188,31 @@ fn one_epoch_never_shows_in_another<H: Home>(
         if !about(&one) {
             prop_assert_eq!(&one.answer, &other.answer, "{}", at);
         }
-        // An object that was paid for in the epoch has it among those of its shares.
+        // The shares of an object that was paid for in the changed epoch list that epoch.
         one.fates.remove(&changed.0);
         other.fates.remove(&changed.0);
         prop_assert_eq!(one.fates, other.fates, "{}", at);
     }
     let config = life.config();
-    if config.policy.capacities().global != Capacity::Unlimited {
-        // The guarantee itself: whoever works together, all that is released moves by no more than
-        // the epoch paid.
+    if config.policy.capacities().global_budget != Capacity::Unlimited {
+        // The guarantee itself: even if all queriers collude, everything that is released differs
+        // by no more than the epoch paid.
         let paid = history.global.get(&changed).copied().unwrap_or(0);
         let scale = 2 * u64::from(life::MAX_VALUE);
         prop_assert!(
             moved <= paid * scale,
-            "epoch {} paid {} µε, and all reports move by {} µε",
+            "epoch {} paid {} µε, but all reports together differ by {} µε",
             changed.0,
             paid,
             moved / scale
         );
-        let capacity = config.policy.capacities().global.amount().unwrap().get();
+        let capacity = config
+            .policy
+            .capacities()
+            .global_budget
+            .amount()
+            .unwrap()
+            .get();
         for (epoch, charged) in history.global {
             prop_assert!(charged <= capacity, "epoch {} paid {} µε", epoch.0, charged);
         }
@@ -211,12 +220,12 @@ fn one_epoch_never_shows_in_another<H: Home>(
     Ok(())
 }
 
-/// The epoch that is without impressions in the other world.
+/// The epoch that has no impressions in the second world.
 fn changed(life: &Life, History { saved, .. }: &History) -> Option<EpochIndex> {
     saved.get(life.choice % saved.len().max(1)).copied()
 }
 
-/// How many lives are tried.
+/// The number of lives to try.
 fn lives(usually: u32) -> u32 {
     let given = std::env::var("BIGBIRD_LIVES").ok();
     given.map_or(usually, |lives| lives.parse().unwrap())
@@ -255,11 +264,11 @@ fn one_epoch_never_shows_in_another_on_disk_with_clocks_that_step_back() {
     search(Clocks::BothWays, 100, OnDisk::new);
 }
 
-/// The lives reach every limit, in the epoch that differs: else they would show nothing of it.
+/// The lives reach every limit in the epoch that differs. Otherwise the search would not test it.
 #[test]
 fn lives_reach_every_limit() {
     let mut causes: BTreeMap<String, u32> = BTreeMap::new();
-    let mut crowded_out = 0;
+    let mut displaced_objects = 0;
     let mut runner = TestRunner::deterministic();
     for _ in 0..400 {
         let life = life(Clocks::BothWays)
@@ -267,7 +276,7 @@ fn lives_reach_every_limit() {
             .unwrap()
             .current();
         let (seen, history) = live(&mut InMemory, &life, None, None);
-        crowded_out += history.crowded_out;
+        displaced_objects += history.displaced_objects;
         let Some(changed) = changed(&life, &history) else {
             continue;
         };
@@ -279,10 +288,10 @@ fn lives_reach_every_limit() {
     }
     let expected = [
         "Dropped(DomainCap)",
-        "Dropped(Filter(ConversionSite))",
-        "Dropped(Filter(Global))",
-        "Dropped(Filter(ImpressionSite))",
-        "Dropped(Filter(Querier))",
+        "Dropped(Filter(ConversionSiteQuota))",
+        "Dropped(Filter(GlobalBudget))",
+        "Dropped(Filter(ImpressionSiteQuota))",
+        "Dropped(Filter(QuerierBudget))",
         "Dropped(Pruned)",
         "NothingRelevant",
         "Passed",
@@ -293,20 +302,23 @@ fn lives_reach_every_limit() {
             "{cause}: {causes:?}"
         );
     }
-    assert!(crowded_out > 100, "{crowded_out} objects crowded out");
+    assert!(
+        displaced_objects > 100,
+        "only {displaced_objects} objects dropped"
+    );
 }
 
-/// Each of the leaks that there were is found.
+/// The search finds every leak of [`EpochFlaw`].
 #[test]
 fn every_flaw_is_noticed() {
-    for flaw in Flaw::ALL {
+    for flaw in EpochFlaw::ALL {
         let cases = Cases {
             cases: 60_000,
             max_shrink_iters: 0,
             failure_persistence: None,
             ..Cases::default()
         };
-        // Always the same lives: it stops at the first that shows the flaw.
+        // The lives are the same in every run. The search stops at the first that shows the flaw.
         let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
         let noticed = TestRunner::new_with_rng(cases, rng).run(&life(Clocks::BothWays), |life| {
             one_epoch_never_shows_in_another(&mut InMemory, &life, Some(flaw))

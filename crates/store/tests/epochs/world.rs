@@ -1,38 +1,38 @@
-//! A store in which something is missing, and which may have a flaw.
+//! A store that leaves out the impressions of one epoch, and that may have a flaw.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use bigbird::attribution::{SiteSize, Touch};
+use bigbird::attribution::{MatchedImpression, SiteSize};
 use bigbird::{
-    Admitted, AttributionQuery, Check, EpochIndex, EventStore, Filter, FilterKind, LedgerView,
-    Relevant, SiteId, Timestamp, UserAction,
+    AdmissionState, AttributionQuery, Check, EpochIndex, EventStore, Filter, FilterKind,
+    LedgerView, Relevant, SiteId, Timestamp, UserAction,
 };
 use bigbird_user_agent::{
-    ChangeSet, Forgotten, Place, Row, Rows, SharedConversion, Site, State, Storage, StoredObject,
-    Transaction, View,
+    ChangeSet, DeviceState, ForgottenEpochs, RowPlace, RowSet, SharedConversion, Site, Storage,
+    StoredObject, Transaction, View, ViewRow,
 };
 
 use crate::common::DAY;
 
-/// A leak: the first four there were once, around the engine.
+/// A leak between epochs. The first four once existed, in the code around the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(crate) enum EpochFlaw {
     /// A share is null and free when one of its paid epochs has left the lookback or was cleared.
     ShareRefusedAsAWhole,
     /// Objects are forgotten when no epoch is left in which they were paid for.
     PrunedByPayment,
-    /// When there are too many objects, ties go by the number of a site.
+    /// When there are too many objects, ties are decided by the number of a site.
     TiesBySite,
     /// The latest moment moves only when something is charged.
     LatestByCharge,
-    /// An epoch that the global budget refuses frees every other of charges.
+    /// If the global budget refuses an epoch, no other epoch is charged either.
     FreedByGlobal,
-    /// An epoch that the conversion-site quota refuses frees every other of charges.
+    /// If the conversion-site quota refuses an epoch, no other epoch is charged either.
     FreedByConversionSite,
 }
 
-impl Flaw {
+impl EpochFlaw {
     pub(crate) const ALL: [Self; 6] = [
         Self::ShareRefusedAsAWhole,
         Self::PrunedByPayment,
@@ -42,42 +42,42 @@ impl Flaw {
         Self::FreedByConversionSite,
     ];
 
-    /// The kind of filter whose refusal frees others.
+    /// The kind of filter whose refusal cancels all charges.
     fn frees(self) -> Option<FilterKind> {
         match self {
-            Self::FreedByGlobal => Some(FilterKind::Global),
-            Self::FreedByConversionSite => Some(FilterKind::ConversionSite),
+            Self::FreedByGlobal => Some(FilterKind::GlobalBudget),
+            Self::FreedByConversionSite => Some(FilterKind::ConversionSiteQuota),
             _ => None,
         }
     }
 }
 
-/// A store that does not keep what is saved in one epoch.
+/// A store that does not keep the impressions that are saved in one epoch.
 #[derive(Debug)]
 pub(crate) struct World<S> {
     pub(crate) inner: S,
     pub(crate) without: Option<EpochIndex>,
-    pub(crate) flaw: Option<Flaw>,
+    pub(crate) flaw: Option<EpochFlaw>,
     pub(crate) lookback_days: u32,
     pub(crate) history: History,
 }
 
-/// What happened in a store, also of what it has forgotten since.
+/// What happened in a store, including what it has forgotten since.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// The epochs in which something was saved, once for each.
+    /// The epochs in which something was saved, each once.
     pub(crate) saved: Vec<EpochIndex>,
-    /// What each epoch was ever charged from its global budget.
+    /// The total that each epoch was charged from its global budget, in µε.
     pub(crate) global: BTreeMap<EpochIndex, u64>,
-    /// How many attribution objects were crowded out.
-    pub(crate) crowded_out: usize,
+    /// The number of attribution objects that were dropped because there were too many.
+    pub(crate) displaced_objects: usize,
 }
 
 impl<S> World<S> {
     pub(crate) fn new(
         inner: S,
         without: Option<EpochIndex>,
-        flaw: Option<Flaw>,
+        flaw: Option<EpochFlaw>,
         lookback_days: u32,
     ) -> Self {
         Self {
@@ -113,10 +113,10 @@ impl<S: Storage> Storage for World<S> {
 pub(crate) struct WorldTransaction<'t, T> {
     inner: T,
     without: Option<EpochIndex>,
-    flaw: Option<Flaw>,
+    flaw: Option<EpochFlaw>,
     lookback_days: u32,
     history: &'t mut History,
-    /// Whether a filter refused that frees others.
+    /// True if a filter refused whose refusal cancels all charges.
     refused: Cell<bool>,
 }
 
@@ -125,7 +125,7 @@ impl<T: LedgerView> LedgerView for WorldTransaction<'_, T> {
 
     fn consumed(&self, epoch: EpochIndex, checks: &mut [Check]) -> Result<(), T::Error> {
         self.inner.consumed(epoch, checks)?;
-        if let Some(kind) = self.flaw.and_then(Flaw::frees) {
+        if let Some(kind) = self.flaw.and_then(EpochFlaw::frees) {
             let mut short = checks.iter().filter(|check| !check.fits());
             if short.any(|check| check.filter.kind() == kind) {
                 self.refused.set(true);
@@ -139,7 +139,7 @@ impl<T: LedgerView> LedgerView for WorldTransaction<'_, T> {
         action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<Admitted, T::Error> {
+    ) -> Result<AdmissionState, T::Error> {
         self.inner.admitted(action, epoch, site)
     }
 }
@@ -151,13 +151,13 @@ impl<T: EventStore<AttributionQuery>> EventStore<AttributionQuery> for WorldTran
         &self,
         epoch: EpochIndex,
         query: &AttributionQuery,
-        found: &mut Vec<Relevant<Touch>>,
+        found: &mut Vec<Relevant<MatchedImpression>>,
     ) -> Result<(), T::Error> {
         self.inner.find(epoch, query, found)
     }
 }
 
-/// Passes calls on.
+/// Forwards methods to the inner store.
 macro_rules! pass_on {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
         $(fn $name(&self $(, $arg: $ty)*) -> Result<$out, E> {
@@ -169,7 +169,7 @@ macro_rules! pass_on {
 impl<T: View<E>, E> View<E> for WorldTransaction<'_, T> {
     fn object(&self, shared: SharedConversion) -> Result<Option<StoredObject>, E> {
         let stored = self.inner.object(shared)?;
-        if self.flaw != Some(Flaw::ShareRefusedAsAWhole) {
+        if self.flaw != Some(EpochFlaw::ShareRefusedAsAWhole) {
             return Ok(stored);
         }
         let state = self.inner.state()?;
@@ -183,7 +183,7 @@ impl<T: View<E>, E> View<E> for WorldTransaction<'_, T> {
     }
 
     pass_on! {
-        state() -> State;
+        state() -> DeviceState;
         site_id(site: &Site) -> Option<SiteId>;
         site(id: SiteId) -> Option<Site>;
         last_site() -> Option<SiteId>;
@@ -191,14 +191,14 @@ impl<T: View<E>, E> View<E> for WorldTransaction<'_, T> {
         closed_until(site: SiteId) -> Option<EpochIndex>;
         units(epoch: EpochIndex) -> u32;
         largest_site(epoch: EpochIndex) -> Option<SiteSize>;
-        has_rows_before(forgotten: Forgotten) -> bool;
+        has_rows_before(forgotten: ForgottenEpochs) -> bool;
         objects() -> Vec<(u64, SiteId)>;
-        visit(rows: Rows, visit: &mut dyn FnMut(Row<'_>)) -> ();
+        visit(rows: RowSet, visit: &mut dyn FnMut(ViewRow<'_>)) -> ();
         visit_some(
-            rows: Rows,
-            behind: Option<Place>,
+            rows: RowSet,
+            behind: Option<RowPlace>,
             most: usize,
-            visit: &mut dyn FnMut(Row<'_>)
+            visit: &mut dyn FnMut(ViewRow<'_>)
         ) -> bool;
     }
 }
@@ -212,23 +212,23 @@ impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
             }
         }
         changes.saved.retain(|it| self.without != Some(it.epoch));
-        self.history.crowded_out += changes.dropped_objects.len();
+        self.history.displaced_objects += changes.dropped_objects.len();
         if self.refused.take() {
             changes.ledger.charges.clear();
         }
         for charge in &changes.ledger.charges {
-            if charge.filter == Filter::Global {
+            if charge.filter == Filter::GlobalBudget {
                 *self.history.global.entry(charge.epoch).or_default() += charge.amount.get();
             }
         }
         match self.flaw {
-            Some(Flaw::LatestByCharge) if changes.ledger.charges.is_empty() => {
+            Some(EpochFlaw::LatestByCharge) if changes.ledger.charges.is_empty() => {
                 let latest = self.inner.state()?.latest;
                 if let Some(state) = &mut changes.state {
                     state.latest = latest;
                 }
             }
-            Some(Flaw::TiesBySite) if !changes.dropped_objects.is_empty() => {
+            Some(EpochFlaw::TiesBySite) if !changes.dropped_objects.is_empty() => {
                 let mut of_site: BTreeMap<SiteId, Vec<u64>> = BTreeMap::new();
                 let created = changes.objects.iter();
                 let created = created.map(|it| (it.number, it.object.conversion_site()));
@@ -238,10 +238,10 @@ impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
                 let most = of_site.into_values().max_by_key(Vec::len).unwrap();
                 changes.dropped_objects = most.into_iter().min().into_iter().collect();
             }
-            Some(Flaw::PrunedByPayment) => {
+            Some(EpochFlaw::PrunedByPayment) => {
                 if let Some(first) = changes.forgotten.map(|gone| gone.pruned) {
                     for (number, _) in self.inner.objects()? {
-                        // Handles are numbers here.
+                        // In this test, the handle of an object is its number.
                         let stored = self.inner.object(SharedConversion(number.into()))?;
                         let paid = |it: StoredObject| it.object.epochs().to_vec();
                         let paid = stored.map(paid).unwrap_or_default();

@@ -3,23 +3,23 @@
 use std::convert::Infallible;
 use std::fmt;
 
-use bigbird::{Cause, Fate, Filter, FilterKind, MicroEpsilon, Timestamp};
+use bigbird::{Cause, Fate, Filter, Limit, MicroEpsilon, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::agent::{Budget, Status};
+use crate::agent::{FilterBalance, Status};
 use crate::clock::Era;
 use crate::error::{AgentError, ApiError};
-use crate::explain::{Explanation, ShareRefusal};
+use crate::explanation::{Explanation, ShareRefusal};
 use crate::report::SealedReport;
 use crate::shared::SharedConversion;
-use crate::storage::Place;
+use crate::storage::RowPlace;
 
-/// An answer, as an object.
+/// An answer as a JSON object.
 #[derive(Debug, Clone)]
-pub struct Answer(Map<String, Value>);
+pub struct AgentAnswer(Map<String, Value>);
 
-impl Answer {
+impl AgentAnswer {
     fn of(value: Value) -> Self {
         match value {
             Value::Object(fields) => Self(fields),
@@ -27,17 +27,17 @@ impl Answer {
         }
     }
 
-    /// It is done, and durable.
+    /// The answer to a request that returns nothing.
     pub fn done() -> Self {
         Self::of(json!({"ok": true}))
     }
 
-    /// A line that is no request.
+    /// The answer to a line that is not a request.
     pub fn malformed(why: &str) -> Self {
         Self::of(json!({"ok": false, "error": "MalformedRequest", "message": why}))
     }
 
-    /// A call that a page must be told is wrong, in the words of the W3C's tests.
+    /// The answer to an invalid call, in the words of the W3C's tests.
     pub fn rejected(error: &ApiError) -> Self {
         let mut answer = Self::of(json!({"ok": false}));
         match ErrorName::from(error) {
@@ -51,7 +51,8 @@ impl Answer {
         answer
     }
 
-    /// A call that failed. If it was the store, the page is not to learn of it.
+    /// The answer to a call that failed. If the store failed, the page must not learn of the
+    /// failure.
     pub fn failed<E: Reason>(error: &AgentError<E>) -> Self {
         match error {
             AgentError::Api(error) => Self::rejected(error),
@@ -64,7 +65,7 @@ impl Answer {
         }
     }
 
-    /// The answer to a conversion, with its histogram if that is to be seen.
+    /// The answer to a conversion, with its histogram if the report shows one.
     pub fn report(report: &SealedReport) -> Self {
         let mut answer = Self::done();
         if let Some(histogram) = &report.histogram {
@@ -80,9 +81,9 @@ impl Answer {
         answer
     }
 
-    /// A page of the filters that were charged, the place behind which there are more, and the rules of
-    /// epochs.
-    pub fn budgets(budgets: &[Budget], next: Option<Place>, eras: &[Era]) -> Self {
+    /// A page of the filters that were charged, the place after which there are more, and the rules
+    /// of epochs.
+    pub fn budgets(budgets: &[FilterBalance], next: Option<RowPlace>, eras: &[Era]) -> Self {
         let mut answer = Self::done();
         answer.set("budgets", budgets.iter().map(budget_json).collect());
         if let Some(next) = next {
@@ -92,7 +93,8 @@ impl Answer {
         answer
     }
 
-    /// What the user may want to know: whether the API works, if the store can tell, and what went wrong.
+    /// The status for the user: whether the API works, if the store can be read, and what went
+    /// wrong.
     pub fn status(
         status: Option<&Status>,
         missed: u64,
@@ -110,7 +112,7 @@ impl Answer {
         answer
     }
 
-    /// Why a conversion would give what it would give, which is there only if it is to be seen.
+    /// The explanation of a conversion. It has the histogram only if `shows_histograms` is true.
     pub fn explanation(explanation: &Explanation, shows_histograms: bool) -> Self {
         let epochs: Vec<Value> = explanation
             .epochs
@@ -120,7 +122,7 @@ impl Answer {
                     .filters
                     .iter()
                     .map(|filter| {
-                        let mut fields = budget_json(&Budget {
+                        let mut fields = budget_json(&FilterBalance {
                             epoch: epoch.epoch,
                             filter: filter.check.filter,
                             site: filter.site.clone(),
@@ -172,7 +174,7 @@ impl Answer {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// The same answer with what the sender tells its request by.
+    /// The same answer with the `id` of the request.
     #[must_use]
     pub fn with_id(mut self, id: Option<Value>) -> Self {
         if let Some(id) = id {
@@ -181,13 +183,13 @@ impl Answer {
         self
     }
 
-    /// The line, with its end.
+    /// The answer as a line, including the line break.
     pub fn line(self) -> String {
         Value::Object(self.0).to_string() + "\n"
     }
 }
 
-/// Why a store failed, in a word.
+/// The reason why a store failed, in one word.
 pub trait Reason: std::error::Error {
     /// The word.
     fn reason(&self) -> &'static str;
@@ -236,18 +238,18 @@ impl fmt::Display for ErrorName {
     }
 }
 
-/// A filter with what it holds, in µε.
-pub fn budget_json(budget: &Budget) -> Value {
+/// A filter and its balance, in µε.
+pub fn budget_json(budget: &FilterBalance) -> Value {
     let mut fields = Map::new();
     fields.insert("epoch".to_owned(), json!(budget.epoch));
     fields.insert(
         "filter".to_owned(),
-        json!(filter_name(budget.filter.kind())),
+        json!(budget.filter.kind().limit().key()),
     );
     if let Some(site) = &budget.site {
         fields.insert("site".to_owned(), json!(site.as_str()));
     }
-    if let Filter::UserAction(action) = budget.filter {
+    if let Filter::UserActionBudget(action) = budget.filter {
         fields.insert("userAction".to_owned(), json!(action.0));
     }
     let capacity = budget.balance.capacity.amount().map(MicroEpsilon::get);
@@ -256,7 +258,7 @@ pub fn budget_json(budget: &Budget) -> Value {
     Value::Object(fields)
 }
 
-/// The rules of epochs; moments in seconds since 1970.
+/// The rules of epochs. Moments are in seconds since 1970.
 pub fn rules_json(eras: &[Era]) -> Value {
     let seconds = |era: &Era| {
         let mut fields = json!(era);
@@ -266,21 +268,7 @@ pub fn rules_json(eras: &[Era]) -> Value {
     eras.iter().map(seconds).collect()
 }
 
-/// The name of a kind of filter, as everywhere in JSON.
-pub fn filter_name(kind: FilterKind) -> &'static str {
-    match kind {
-        FilterKind::Querier => "querier",
-        FilterKind::Global => "global",
-        FilterKind::ImpressionSite => "impressionSite",
-        FilterKind::ConversionSite => "conversionSite",
-        FilterKind::UserAction => "userAction",
-    }
-}
-
+/// The name of a cause in JSON.
 fn cause_name(cause: Cause) -> &'static str {
-    match cause {
-        Cause::DomainCap => "domainCap",
-        Cause::Filter(kind) => filter_name(kind),
-        Cause::Pruned => "pruned",
-    }
+    cause.limit().map_or("pruned", Limit::key)
 }

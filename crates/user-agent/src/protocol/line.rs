@@ -1,73 +1,73 @@
-//! Lines of input: requests with everything that may come with them, strictly read.
+//! Lines of input: requests with their id and their time. They are read strictly.
 
 use bigbird::AttributionQuery;
 use serde_json::{Map, Value, json};
 
-use super::answer::Answer;
-use super::request::Request;
+use super::answer::AgentAnswer;
+use super::request::AgentRequest;
 use crate::options::Limits;
 use crate::shared::SharedConversion;
-use crate::storage::Place;
+use crate::storage::RowPlace;
 
-/// A line of input: a request, and what comes with it.
+/// A line of input: a request with its id and its time.
 #[derive(Debug)]
 pub struct Line {
-    /// Whatever the sender tells it by; the answer has it too.
+    /// A value by which the sender recognises the answer, which repeats the same value.
     pub id: Option<Value>,
-    /// The moment, on a test clock.
+    /// The time of the request in seconds, on a test clock.
     pub seconds: Option<i64>,
-    /// What is asked for.
-    pub asked: Asked,
+    /// The request.
+    pub asked: LineRequest,
 }
 
-/// What is asked for.
+/// The request of a line.
 #[derive(Debug)]
-pub enum Asked {
+pub enum LineRequest {
     /// A call.
-    Play(Request),
-    /// What a call that measures would give.
-    Explain(Request),
-    /// Filters that were charged, behind a place.
-    Budgets(Option<Place>),
-    /// Whether the API works, and what went wrong.
+    Play(AgentRequest),
+    /// The explanation of a call that measures.
+    Explain(AgentRequest),
+    /// The filters that were charged, after a place if one is given.
+    Budgets(Option<RowPlace>),
+    /// The status: whether the API works, and what went wrong.
     Status,
 }
 
-/// What the request of an event has, besides `event`, `id` and `seconds`.
-struct Form {
+/// The fields of a request, other than `event`, `id` and `seconds`.
+struct RequestForm {
     event: &'static str,
     required: &'static [&'static str],
     optional: &'static [&'static str],
-    /// What its `options` must have.
+    /// The required fields of `options`.
     options: &'static [&'static str],
 }
 
-const FORMS: &[Form] = &[
-    Form {
+const FORMS: &[RequestForm] = &[
+    RequestForm {
         event: "saveImpression",
         required: &["site", "options"],
         optional: &["intermediarySite", "userAction"],
         options: &["histogramIndex"],
     },
-    Form {
+    RequestForm {
         event: "measureConversion",
         required: &["site", "options"],
         optional: &["intermediarySite", "userAction", "querier"],
         options: CONVERSION,
     },
-    Form {
+    RequestForm {
         event: "createSharedConversion",
         required: &["site", "participants", "options"],
         optional: &["intermediarySite", "userAction", "querier"],
         options: CONVERSION,
     },
-    Form {
+    RequestForm {
         event: "takeShare",
         required: &["site", "shared", "options"],
         optional: &["intermediarySite", "userAction", "querier"],
         options: CONVERSION,
     },
-    Form {
+    RequestForm {
         event: "explain",
         required: &["site", "options"],
         optional: &[
@@ -79,38 +79,38 @@ const FORMS: &[Form] = &[
         ],
         options: CONVERSION,
     },
-    Form {
+    RequestForm {
         event: "clearImpressionsForSite",
         required: &["site"],
         ..NOTHING
     },
-    Form {
+    RequestForm {
         event: "clearBrowsingHistoryForAttribution",
         required: &["sites", "forgetVisits"],
         ..NOTHING
     },
-    Form {
+    RequestForm {
         event: "enableAPI",
         ..NOTHING
     },
-    Form {
+    RequestForm {
         event: "disableAPI",
         ..NOTHING
     },
-    Form {
+    RequestForm {
         event: "maintain",
         ..NOTHING
     },
-    Form {
+    RequestForm {
         event: "budgets",
         optional: &["behind"],
         ..NOTHING
     },
-    Form {
+    RequestForm {
         event: "status",
         ..NOTHING
     },
-    Form {
+    RequestForm {
         event: "restartEpochs",
         ..NOTHING
     },
@@ -119,46 +119,48 @@ const FORMS: &[Form] = &[
 /// The options that a conversion must have.
 const CONVERSION: &[&str] = &["aggregationService", "histogramSize"];
 
-/// An event without fields.
-const NOTHING: Form = Form {
+/// A request without fields.
+const NOTHING: RequestForm = RequestForm {
     event: "",
     required: &[],
     optional: &[],
     options: &[],
 };
 
-/// How long the `id` of a request may be, as JSON.
+/// The maximum length of the `id` of a request, in bytes of JSON.
 const LONGEST_ID: usize = 256;
 
-/// How long a host, a number or an address may be in a request, as JSON with everything around it: hosts
-/// may come with escapes.
+/// The maximum length of a host, a number and an address in a request, in bytes of JSON, including
+/// the punctuation around it. The limit for a host leaves room for escapes.
 const HOST: usize = 1024;
 const NUMBER: usize = 32;
 const ADDRESS: usize = 2048;
 
-/// How long the names and single values of a request may be.
+/// The maximum length of the field names and the single values of a request together, in bytes.
 const FRAME: usize = 4096;
 
-/// How long a list of sites to be cleared may be: it is the user's own.
+/// The maximum length of a list of sites to clear, in bytes. It is large because the list comes
+/// from the user, not from a page.
 const LONGEST_LIST: usize = 1 << 20;
 
 impl Line {
     /// Reads a line.
     ///
     /// # Errors
-    /// If it is no request, or longer than a request of its kind can be: the answer that says why.
-    pub fn parse(line: &str, limits: &Limits) -> Result<Self, Answer> {
+    /// If the line is not a request, or is longer than a request of its kind can be. The error is
+    /// the answer to send, which gives the reason.
+    pub fn parse(line: &str, limits: &Limits) -> Result<Self, AgentAnswer> {
         parse(line, limits)
     }
 
-    /// How long the longest line may be, in bytes.
+    /// The maximum length of a line, in bytes.
     pub fn longest(limits: &Limits) -> usize {
         let of_events = FORMS.iter().map(|form| longest(form.event, limits));
         of_events.max().unwrap_or(FRAME)
     }
 }
 
-/// How long a request may be: as long as the largest that its options allow.
+/// The maximum length of a request, in bytes: that of the largest request that the limits allow.
 fn longest(event: &str, limits: &Limits) -> usize {
     let impression =
         limits.max_conversion_sites_per_impression + limits.max_conversion_callers_per_impression;
@@ -177,25 +179,25 @@ fn longest(event: &str, limits: &Limits) -> usize {
         }
 }
 
-fn parse(line: &str, limits: &Limits) -> Result<Line, Answer> {
+fn parse(line: &str, limits: &Limits) -> Result<Line, AgentAnswer> {
     let value: Value = serde_json::from_str(line)
-        .map_err(|error| Answer::malformed(&format!("it is no JSON: {error}")))?;
+        .map_err(|error| AgentAnswer::malformed(&format!("the line is not JSON: {error}")))?;
     let Value::Object(mut fields) = value else {
-        return Err(Answer::malformed("a request is an object"));
+        return Err(AgentAnswer::malformed("a request must be a JSON object"));
     };
     let id = fields.remove("id");
     if let Some(length) = id.as_ref().map(|id| id.to_string().len())
         && length > LONGEST_ID
     {
-        let told = format!("`id` must have at most {LONGEST_ID} bytes, got {length}");
-        return Err(Answer::malformed(&told));
+        let told = format!("`id` must have at most {LONGEST_ID} bytes of JSON, got {length}");
+        return Err(AgentAnswer::malformed(&told));
     }
     if let Some(event) = fields.get("event").and_then(Value::as_str)
         && line.len() > longest(event, limits)
     {
         let (most, got) = (longest(event, limits), line.len());
-        let told = format!("{event} must have at most {most} bytes, got {got}");
-        return Err(Answer::malformed(&told).with_id(id));
+        let told = format!("a `{event}` request must have at most {most} bytes, got {got}");
+        return Err(AgentAnswer::malformed(&told).with_id(id));
     }
     request(fields)
         .map(|(seconds, asked)| Line {
@@ -203,10 +205,10 @@ fn parse(line: &str, limits: &Limits) -> Result<Line, Answer> {
             seconds,
             asked,
         })
-        .map_err(|why| Answer::malformed(&why).with_id(id))
+        .map_err(|why| AgentAnswer::malformed(&why).with_id(id))
 }
 
-fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), String> {
+fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, LineRequest), String> {
     let seconds = match fields.remove("seconds") {
         None => None,
         Some(value) => match value.as_i64() {
@@ -215,12 +217,12 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
         },
     };
     let Some(event) = fields.get("event").and_then(Value::as_str) else {
-        return Err("`event` must say what is asked for".to_owned());
+        return Err("`event` must be a string that names the request, such as `status`".to_owned());
     };
     let Some(form) = FORMS.iter().find(|form| form.event == event) else {
         let names: Vec<_> = FORMS.iter().map(|form| form.event).collect();
         return Err(format!(
-            "there is no event `{event}`; there are {}",
+            "unknown event `{event}`; use one of: {}",
             names.join(", ")
         ));
     };
@@ -238,22 +240,24 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
         }
     }
     if let Some(Value::Object(options)) = fields.get_mut("options") {
-        // Not every language leaves out what is not given.
+        // Some languages send null for an option that is not given.
         options.retain(|_, value| !value.is_null());
     }
     if let Some(name) = missing(form.required, &fields) {
         let must = must_be(name);
-        return Err(format!("{event}: `{name}` is missing; it must be {must}"));
+        return Err(format!(
+            "{event} requires `{name}` ({must}), but it is missing"
+        ));
     }
     if let Some(Value::Object(options)) = fields.get("options")
         && let Some(name) = missing(form.options, options)
     {
         let must = must_be(name);
         return Err(format!(
-            "{event}: `options.{name}` is missing; it must be {must}"
+            "{event} requires `options.{name}` ({must}), but it is missing"
         ));
     }
-    let play = |fields: Map<String, Value>| -> Result<Request, String> {
+    let play = |fields: Map<String, Value>| -> Result<AgentRequest, String> {
         let parsed = serde_json::from_value(Value::Object(fields.clone()));
         parsed.map_err(|error| match wrong_option(&fields) {
             Some(wrong) => format!("{event}: {wrong}"),
@@ -263,34 +267,34 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, Asked), Strin
     let asked = match event {
         "budgets" => {
             let behind = fields.remove("behind").map(serde_json::from_value);
-            let place = "`behind` must be the `next` of an answer";
-            Asked::Budgets(behind.transpose().map_err(|_| place.to_owned())?)
+            let place = "`behind` must be the value of `next` in an earlier answer";
+            LineRequest::Budgets(behind.transpose().map_err(|_| place.to_owned())?)
         }
-        "status" => Asked::Status,
+        "status" => LineRequest::Status,
         "explain" => {
             let explained = match (fields.get("participants"), fields.get("shared")) {
                 (Some(_), Some(_)) => {
-                    return Err("explain has `participants` or `shared`, not both".to_owned());
+                    return Err("explain takes `participants` or `shared`, not both".to_owned());
                 }
                 (Some(_), None) => "createSharedConversion",
                 (None, Some(_)) => "takeShare",
                 (None, None) => "measureConversion",
             };
             fields.insert("event".to_owned(), json!(explained));
-            Asked::Explain(play(fields)?)
+            LineRequest::Explain(play(fields)?)
         }
-        _ => Asked::Play(play(fields)?),
+        _ => LineRequest::Play(play(fields)?),
     };
     Ok((seconds, asked))
 }
 
-/// The first of these names that is not among the fields.
+/// The first of these names that is missing from the fields.
 fn missing(names: &[&'static str], fields: &Map<String, Value>) -> Option<&'static str> {
     let mut names = names.iter().copied();
     names.find(|name| !fields.contains_key(*name))
 }
 
-/// Whether a field is what it must be.
+/// True if a field has an allowed value.
 fn is_good(name: &str, value: &Value) -> bool {
     match name {
         "site" | "intermediarySite" => value.is_string(),
@@ -309,12 +313,12 @@ fn is_good(name: &str, value: &Value) -> bool {
     }
 }
 
-/// What a field or a required option must be, in words.
+/// A description of the allowed values of a field or of a required option.
 fn must_be(name: &str) -> &'static str {
     match name {
         "site" | "intermediarySite" => "a host",
-        "userAction" | "histogramIndex" => "a whole number from 0 on",
-        "histogramSize" => "a whole number from 1 on",
+        "userAction" | "histogramIndex" => "a whole number of at least 0",
+        "histogramSize" => "a whole number of at least 1",
         "aggregationService" => "the URL of an aggregation service",
         "querier" => "\"conversionSite\" or \"intermediary\"",
         "shared" => "the handle of a shared conversion, 32 hexadecimal digits",
@@ -325,8 +329,25 @@ fn must_be(name: &str) -> &'static str {
     }
 }
 
-/// The first option that is of the wrong type, with why: tried one by one, as an error about all of
-/// them does not tell which.
+/// The form of an option of the API, in words for the author of a page.
+fn option_form(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "aggregationService" => "a string",
+        "conversionSites" | "conversionCallers" | "impressionSites" | "impressionCallers" => {
+            "a list of hosts"
+        }
+        "credit" => "a list of numbers",
+        "epsilon" => "a number",
+        "histogramIndex" | "histogramSize" | "lifetimeDays" | "lookbackDays" | "matchValue"
+        | "maxValue" | "value" => "a whole number from 0 to 4294967295",
+        "matchValues" => "a list of whole numbers from 0 to 4294967295",
+        "priority" => "a whole number from -2147483648 to 2147483647",
+        _ => return None,
+    })
+}
+
+/// The first option of the wrong type, with the reason. Options are tried one by one, because an
+/// error about all of them does not name the option.
 fn wrong_option(fields: &Map<String, Value>) -> Option<String> {
     let options = fields.get("options")?.as_object()?;
     for (name, value) in options {
@@ -336,8 +357,11 @@ fn wrong_option(fields: &Map<String, Value>) -> Option<String> {
         alone[name] = value.clone();
         let mut request = fields.clone();
         request.insert("options".to_owned(), alone);
-        if let Err(error) = serde_json::from_value::<Request>(Value::Object(request)) {
-            return Some(format!("options.{name}: {error}"));
+        if let Err(error) = serde_json::from_value::<AgentRequest>(Value::Object(request)) {
+            return Some(match option_form(name) {
+                Some(form) => format!("`options.{name}` must be {form}, got {value}"),
+                None => format!("options.{name}: {error}"),
+            });
         }
     }
     None
@@ -356,11 +380,12 @@ mod tests {
         answer["message"].as_str().unwrap().to_owned()
     }
 
-    /// A request of each event with everything that it must have, and nothing more.
+    /// A minimal request of each event, with its required fields and nothing more.
     fn requests() -> Vec<Value> {
         let conversion = json!({"aggregationService": "https://agg.example", "histogramSize": 5});
         vec![
-            json!({"event": "saveImpression", "site": "a.example", "options": {"histogramIndex": 1}}),
+            json!({"event": "saveImpression", "site": "a.example",
+                "options": {"histogramIndex": 1}}),
             json!({"event": "measureConversion", "site": "a.example", "options": conversion}),
             json!({"event": "createSharedConversion", "site": "a.example", "participants": [],
                 "options": conversion}),
@@ -383,7 +408,7 @@ mod tests {
         ]
     }
 
-    /// Whatever must be there and is not is named, with what it must be.
+    /// The error names the missing field and says what it must be.
     #[test]
     fn what_is_missing_is_named() {
         let mut seen = std::collections::BTreeSet::new();
@@ -400,21 +425,22 @@ mod tests {
                 let must = must_be(name);
                 assert_eq!(
                     message(&incomplete),
-                    format!("{event}: `{name}` is missing; it must be {must}")
+                    format!("{event} requires `{name}` ({must}), but it is missing")
                 );
                 assert!(!must.is_empty());
                 seen.insert(*name);
             }
             for name in form.options {
                 let mut incomplete = request.clone();
-                // Null is what some languages send for nothing.
+                // Some languages send null for an option that is not given. It counts as missing.
                 incomplete["options"][name] = Value::Null;
                 let must = must_be(name);
-                let expected = format!("{event}: `options.{name}` is missing; it must be {must}");
+                let expected =
+                    format!("{event} requires `options.{name}` ({must}), but it is missing");
                 assert_eq!(message(&incomplete), expected);
                 incomplete["options"] = json!({"epsilon": 0.5});
                 let first = form.options[0];
-                let first = format!("{event}: `options.{first}` is missing; ");
+                let first = format!("{event} requires `options.{first}` (");
                 assert!(message(&incomplete).starts_with(&first));
                 assert!(!must.is_empty());
                 seen.insert(*name);

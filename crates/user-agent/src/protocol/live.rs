@@ -1,8 +1,9 @@
-//! Serving a stream as a browser needs it: conversions are answered at a fixed time after they came, and
-//! nobody waits for anybody else.
+//! Serving a stream as a browser needs it: conversions are answered at a fixed time after they
+//! arrived, and no site waits for another.
 //!
-//! One thread reads and parses: it knows when a call arrived, tells what is wrong with it, and hands it to
-//! the [`Scheduler`]. One makes the calls in their order. One writes answers, each at its moment.
+//! There are three threads. One reads and parses: it knows when a call arrived, answers invalid
+//! calls, and passes valid ones to the [`Scheduler`]. One makes the calls in their order. One
+//! writes the answers, each at its moment.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, BufRead, BufWriter, Write};
@@ -13,51 +14,51 @@ use std::time::{Duration, Instant};
 use bigbird::{HistogramSize, Timestamp};
 use serde_json::Value;
 
-use super::answer::{Answer, Reason};
-use super::line::{Asked, Line};
+use super::answer::{AgentAnswer, Reason};
+use super::line::{Line, LineRequest};
 use super::player::Player;
-use super::request::Request;
+use super::request::AgentRequest;
 use super::schedule::{Moment, Scheduler, Ticket};
-use super::serve::{Server, Serving, page_call, read_line};
+use super::serve::{ServeOptions, Server, page_call, read_line};
 use crate::call::PageCall;
-use crate::config::Randomness;
 use crate::gate::Gate;
+use crate::randomness::Randomness;
 use crate::report::Envelope;
 use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::Storage;
 
-/// How many bytes of calls and answers are kept at most. If there are more, reading waits.
+/// The most bytes of calls and answers that are kept. If there are more, reading waits.
 const MOST_BYTES: usize = 64 << 20;
 
-/// How many calls share a write at most.
+/// The most calls that share a write.
 const GROUP: usize = 256;
 
-/// At least this often a slice of upkeep is done while it is due, also if calls wait.
+/// The longest time between two slices of upkeep while it is due, even if calls wait.
 const UPKEEP: Duration = Duration::from_secs(1);
 
-/// What is to be done.
+/// A piece of work.
 struct Task {
-    what: What,
+    what: TaskKind,
     id: Option<Value>,
     now: Timestamp,
     bytes: usize,
 }
 
-enum What {
-    /// A page's call, which is answered as the scheduler says.
+enum TaskKind {
+    /// A page's call. The scheduler decides when it is answered.
     Page(PageCall),
-    /// A site asks to be forgotten. It was answered.
+    /// A site that asked to be forgotten. It was answered already.
     Forget(Site),
-    /// What the user asks for.
-    Own(Asked),
+    /// A request of the user.
+    Own(LineRequest),
 }
 
 /// The answer to a conversion.
 enum Reply {
-    /// What came of it.
+    /// The answer with its result.
     Line(String),
-    /// Nothing. It is put together when it is given, as many may wait.
+    /// A null answer. Its line is built when it is written, because many answers may wait.
     Null(Box<Null>),
 }
 
@@ -67,25 +68,25 @@ struct Null {
     envelope: Envelope,
 }
 
-/// About how many bytes a conversion takes that waits for its answer.
+/// The approximate number of bytes of a conversion that waits for its answer.
 const WAITING: usize = 512;
 
-/// Writes null answers down. A flood asks for many of one size: they differ in their `id` alone, as long
-/// as an answer carries no sealed bytes.
+/// Builds the lines of null answers. A flood asks for many of one size. They differ only in their
+/// `id`, as long as an answer carries no sealed bytes.
 struct NullLines<'g> {
     gate: &'g Gate,
-    /// What stands before the `id`, and after it.
+    /// The text before the `id` and the text after the `id`, by size.
     around_id: HashMap<HistogramSize, (String, String)>,
 }
 
 impl NullLines<'_> {
-    /// How many sizes are remembered.
+    /// The most sizes that are remembered.
     const SIZES: usize = 64;
 
     fn line(&mut self, null: Null) -> String {
-        let report = |gate: &Gate| Answer::report(&gate.null_report(&null.envelope));
+        let report = |gate: &Gate| AgentAnswer::report(&gate.null_report(&null.envelope));
         match (null.handle, null.id) {
-            (Some(handle), id) => Answer::shared(handle).with_id(id).line(),
+            (Some(handle), id) => AgentAnswer::shared(handle).with_id(id).line(),
             (None, None) => report(self.gate).line(),
             (None, Some(id)) => {
                 let size = null.envelope.histogram_size;
@@ -105,11 +106,12 @@ impl NullLines<'_> {
     }
 }
 
-struct State {
+struct LiveState {
     scheduler: Scheduler<Task, Reply>,
-    /// Sites that asked to be forgotten more often than is taken, and when: each is, once, a delay later.
+    /// Sites that asked to be forgotten more often than the limits allow, with the moment when they
+    /// are due and the time when they asked. Each is forgotten once, a delay later.
     to_forget: BTreeMap<Site, (Moment, Timestamp)>,
-    /// Answers that wait for nothing.
+    /// Answers that can be written at once.
     ready: VecDeque<String>,
     bytes: usize,
     input_ended: bool,
@@ -117,9 +119,9 @@ struct State {
     output_closed: bool,
 }
 
-impl State {
-    /// Lets sites be forgotten whose time has come: where that is among the calls depends on when they
-    /// arrived. Says whether there were any.
+impl LiveState {
+    /// Schedules the forgetting of sites whose time has come. Its place among the calls depends
+    /// only on when they arrived. Returns true if there were any.
     fn forget_due(&mut self, now: Moment) -> bool {
         let mut any = false;
         let scheduler = &mut self.scheduler;
@@ -129,7 +131,7 @@ impl State {
             }
             any = true;
             scheduler.own(Task {
-                what: What::Forget(site.clone()),
+                what: TaskKind::Forget(site.clone()),
                 id: None,
                 now: *asked,
                 bytes: 0,
@@ -140,19 +142,19 @@ impl State {
     }
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct LiveShared {
+    state: Mutex<LiveState>,
     began: Instant,
-    /// Something is to be done.
+    /// There is work to do.
     work: Condvar,
-    /// Something is to be written.
+    /// There is something to write.
     output: Condvar,
-    /// Something was done or written, so that there is room.
+    /// Something was done or written, so there is room.
     room: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl LiveShared {
+    fn lock(&self) -> MutexGuard<'_, LiveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -160,8 +162,8 @@ impl Shared {
         self.began.elapsed()
     }
 
-    /// Gives an answer that waits for nothing.
-    fn answer(&self, answer: Answer, id: Option<Value>) {
+    /// Queues an answer that can be written at once.
+    fn answer(&self, answer: AgentAnswer, id: Option<Value>) {
         let line = answer.with_id(id).line();
         let mut state = self.lock();
         state.bytes += line.len();
@@ -175,7 +177,7 @@ pub(super) fn serve<S, R>(
     player: Player<S, R>,
     input: impl BufRead + Send + 'static,
     output: impl Write + Send + 'static,
-    serving: Serving,
+    serving: ServeOptions,
     clock: fn() -> Timestamp,
 ) -> io::Result<Player<S, R>>
 where
@@ -185,8 +187,8 @@ where
     let mut server = Server::new(player, serving);
     server.clears_in_slices = true;
     let gate = server.agent().gate().clone();
-    let shared = Arc::new(Shared {
-        state: Mutex::new(State {
+    let shared = Arc::new(LiveShared {
+        state: Mutex::new(LiveState {
             scheduler: Scheduler::new(gate.config().pace),
             to_forget: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -206,7 +208,7 @@ where
         clock,
         handle: serving.handle,
     };
-    // It ends with the process: it may wait for input that never comes.
+    // This thread ends with the process, because it may wait for input that never comes.
     thread::spawn(move || reader.run(input));
     let writer = {
         let (shared, gate) = (Arc::clone(&shared), gate.clone());
@@ -228,7 +230,7 @@ where
         Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Ok(written) => written?,
         Err(_) => {
-            let told = "the thread that writes answers has panicked";
+            let told = "the thread that writes answers panicked";
             return Err(io::Error::other(told));
         }
     }
@@ -236,7 +238,7 @@ where
 }
 
 struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<LiveShared>,
     gate: Gate,
     clock: fn() -> Timestamp,
     handle: fn() -> u128,
@@ -266,24 +268,24 @@ impl Reader {
         self.shared.work.notify_one();
     }
 
-    /// Tells what follows from the call alone, and schedules the rest.
+    /// Answers what follows from the call alone, and schedules the rest.
     fn arrive(&self, line: Line, bytes: usize, arrival: Moment, now: Timestamp) {
         let Line { id, seconds, asked } = line;
         if seconds.is_some() {
-            let answer = Answer::malformed("`seconds` is for --test-clock");
+            let answer = AgentAnswer::malformed("`seconds` is allowed only with --test-clock");
             return self.shared.answer(answer, id);
         }
         let handle = SharedConversion(match &asked {
-            Asked::Play(Request::CreateSharedConversion { .. }) => (self.handle)(),
+            LineRequest::Play(AgentRequest::CreateSharedConversion { .. }) => (self.handle)(),
             _ => 0,
         });
         let parsed = match &asked {
-            Asked::Play(request) => page_call(&self.gate, request, now, Some(handle)),
+            LineRequest::Play(request) => page_call(&self.gate, request, now, Some(handle)),
             _ => Ok(None),
         };
         let call = match parsed {
             Ok(call) => call,
-            Err(error) => return self.shared.answer(Answer::rejected(&error), id),
+            Err(error) => return self.shared.answer(AgentAnswer::rejected(&error), id),
         };
         let task = |what, id, bytes| Task {
             what,
@@ -294,7 +296,7 @@ impl Reader {
         match call {
             None => {
                 let forgotten = match &asked {
-                    Asked::Play(Request::ClearImpressionsForSite { site }) => {
+                    LineRequest::Play(AgentRequest::ClearImpressionsForSite { site }) => {
                         self.gate.config().site(site).ok()
                     }
                     _ => None,
@@ -303,25 +305,25 @@ impl Reader {
                 state.forget_due(arrival);
                 let Some(site) = forgotten else {
                     state.bytes += bytes;
-                    state.scheduler.own(task(What::Own(asked), id, bytes));
+                    state.scheduler.own(task(TaskKind::Own(asked), id, bytes));
                     drop(state);
                     return self.shared.work.notify_one();
                 };
-                // A response of the site asks for it, so it counts as an impression does, and is
-                // answered as one.
-                let forget = task(What::Forget(site.clone()), None, 0);
+                // A response of the site asks for this, so it counts as an impression and is
+                // answered like one.
+                let forget = task(TaskKind::Forget(site.clone()), None, 0);
                 if !state.scheduler.impression(arrival, &site, 1, forget) {
                     let later = (arrival + self.gate.config().pace.delay, now);
                     state.to_forget.entry(site).or_insert(later);
                 }
-                let line = Answer::done().with_id(id).line();
+                let line = AgentAnswer::done().with_id(id).line();
                 state.bytes += line.len();
                 state.ready.push_back(line);
             }
             Some(PageCall::Save(impression)) => {
                 let (site, units) = (impression.site().clone(), impression.units());
-                let save = task(What::Page(PageCall::Save(impression)), None, bytes);
-                let line = Answer::done().with_id(id).line();
+                let save = task(TaskKind::Page(PageCall::Save(impression)), None, bytes);
+                let line = AgentAnswer::done().with_id(id).line();
                 let mut state = self.shared.lock();
                 state.forget_due(arrival);
                 if state.scheduler.impression(arrival, &site, units, save) {
@@ -337,7 +339,7 @@ impl Reader {
                     handle: conversion.creates_shared().then_some(handle),
                     envelope: conversion.envelope(),
                 }));
-                let measure = task(What::Page(PageCall::Measure(conversion)), id, bytes);
+                let measure = task(TaskKind::Page(PageCall::Measure(conversion)), id, bytes);
                 let mut state = self.shared.lock();
                 state.forget_due(arrival);
                 if state.scheduler.conversion(arrival, &site, measure, null) {
@@ -346,15 +348,15 @@ impl Reader {
                 state.bytes += WAITING;
             }
         }
-        // First whoever answers: how busy the others are is nothing to a page.
+        // The writer comes first: a page must not notice how busy the other threads are.
         self.shared.output.notify_one();
         self.shared.work.notify_one();
     }
 }
 
-/// Makes calls in the order of arrival until there will be no more, and looks after the store in between.
+/// Makes calls in the order of arrival until there will be no more, and does upkeep in between.
 fn work<S: Storage<Error: Reason>, R: Randomness>(
-    shared: &Shared,
+    shared: &LiveShared,
     server: &mut Server<S, R>,
     clock: fn() -> Timestamp,
 ) {
@@ -366,7 +368,7 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
         while group.len() < GROUP
             && let Some(next) = state.scheduler.next()
         {
-            let alone = !matches!(next.what, What::Page(_));
+            let alone = !matches!(next.what, TaskKind::Page(_));
             if alone && !group.is_empty() {
                 break;
             }
@@ -379,7 +381,8 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
             return;
         }
         if group.is_empty() && !more {
-            // Whatever comes wakes it; and a day passes also if nothing comes.
+            // Any call wakes this thread. It also wakes without calls, because upkeep is due once a
+            // day.
             let waited = shared.work.wait_timeout(state, Duration::from_secs(3600));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             more = true;
@@ -393,15 +396,15 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
             more = server.look_after(clock());
             looked_after = Instant::now();
         } else {
-            // It may be due by what was done.
+            // The calls may have made upkeep due.
             more = true;
         }
     }
 }
 
-/// Makes a group of page calls, or one call of the user's.
+/// Makes a group of page calls, or carries out one other task.
 fn make<S: Storage<Error: Reason>, R: Randomness>(
-    shared: &Shared,
+    shared: &LiveShared,
     server: &mut Server<S, R>,
     group: Vec<(Option<Ticket>, Task)>,
     missed: u64,
@@ -416,17 +419,17 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
             bytes,
         } = task;
         match what {
-            What::Own(asked) => {
+            TaskKind::Own(asked) => {
                 let answer = server.own(&asked, now, missed).unwrap_or_else(|it| it);
                 shared.lock().bytes -= bytes;
                 shared.answer(answer, id);
             }
-            What::Forget(site) => {
+            TaskKind::Forget(site) => {
                 let site = site.as_str().to_owned();
-                let forget = Asked::Play(Request::ClearImpressionsForSite { site });
+                let forget = LineRequest::Play(AgentRequest::ClearImpressionsForSite { site });
                 let _ = server.own(&forget, now, missed);
             }
-            What::Page(call) => {
+            TaskKind::Page(call) => {
                 calls.push(call);
                 to_answer.push((ticket, id, bytes));
             }
@@ -452,8 +455,8 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
     shared.room.notify_one();
 }
 
-/// Writes answers, those of conversions each at its moment.
-fn write(shared: &Shared, gate: &Gate, output: impl Write) -> io::Result<()> {
+/// Writes answers. The answer to a conversion is written at its moment.
+fn write(shared: &LiveShared, gate: &Gate, output: impl Write) -> io::Result<()> {
     let mut output = BufWriter::new(output);
     let mut nulls = NullLines {
         gate,
@@ -518,7 +521,7 @@ mod tests {
     use crate::config::Config;
     use crate::options::ConversionOptions;
 
-    /// A null answer is written as any other is, whatever its `id`.
+    /// A null answer is written like any other, whatever its `id`.
     #[test]
     fn null_lines_are_as_others() {
         let service = "https://agg.example";
@@ -536,7 +539,7 @@ mod tests {
             let call = Call::new("shop.example", Timestamp(0));
             let call = gate.conversion(&call, &ConversionOptions::new(service, size));
             let envelope = call.unwrap().envelope();
-            let expected = Answer::report(&gate.null_report(&envelope));
+            let expected = AgentAnswer::report(&gate.null_report(&envelope));
             for id in [Some(id.clone()), None] {
                 let null = Null {
                     id: id.clone(),

@@ -1,9 +1,9 @@
 //! The JSON protocol: requests, answers, and serving a stream of them.
 //!
-//! A browser, a native-messaging host, a binding or a test drives a user agent by lines of JSON;
-//! `docs/agent.md` describes them. [`Request`] is a call, [`Player`] makes it, [`Line`] and [`Answer`]
-//! are what goes over the wire, [`Scheduler`] says when calls are taken and answered, and [`serve`] answers
-//! lines until the input ends.
+//! A browser, a native-messaging host, a binding or a test drives a user agent with lines of JSON,
+//! which `docs/agent.md` describes. An [`AgentRequest`] is a call, and a [`Player`] makes the call.
+//! [`Line`] and [`AgentAnswer`] are what goes over the wire. A [`Scheduler`] decides when calls are
+//! taken and answered. [`serve`] answers lines until the input ends.
 
 mod answer;
 mod line;
@@ -13,9 +13,9 @@ mod request;
 mod schedule;
 mod serve;
 
-pub use answer::{Answer, ErrorName, Reason, budget_json, filter_name, rules_json};
-pub use line::{Asked, Line};
-pub use player::{Outcome, Player};
-pub use request::{CallerInput, Numbered, QuerierInput, Request};
+pub use answer::{AgentAnswer, ErrorName, Reason, budget_json, rules_json};
+pub use line::{Line, LineRequest};
+pub use player::{PlayResult, Player};
+pub use request::{AgentRequest, CallerInput, NumberedCall, QuerierInput};
 pub use schedule::{Arrivals, Moment, Pace, Scheduler, Ticket};
-pub use serve::{Serving, StreamClock, serve};
+pub use serve::{ServeOptions, StreamClock, serve};

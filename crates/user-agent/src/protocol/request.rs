@@ -1,15 +1,16 @@
-//! Calls as JSON. The names are those of the W3C's end-to-end tests, with what we add.
+//! Calls as JSON. The names are those of the W3C's end-to-end tests. Those that we add are marked
+//! as ours.
 
 use bigbird::Timestamp;
 use serde::Deserialize;
 
-use crate::call::{Action, Call, Caller, Querier};
+use crate::call::{Action, Call, CallSites, QuerierRole};
 use crate::config::Config;
 use crate::error::{ApiError, RangeError};
 use crate::options::{ConversionOptions, ImpressionOptions};
 use crate::shared::SharedConversion;
 
-/// What somebody does.
+/// A request: something that a page, a site or the user does.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(
     tag = "event",
@@ -17,7 +18,7 @@ use crate::shared::SharedConversion;
     rename_all_fields = "camelCase"
 )]
 #[allow(missing_docs, reason = "the fields are those of the calls")]
-pub enum Request {
+pub enum AgentRequest {
     /// A page saves an impression.
     SaveImpression {
         #[serde(flatten)]
@@ -73,27 +74,27 @@ pub enum Request {
     },
     /// Ours: the user agent cleans up.
     Maintain,
-    /// Ours: the user says that the clock is right now, after one that was far ahead.
+    /// Ours: the user confirms that the clock is right now, after it was far ahead.
     RestartEpochs,
 }
 
-/// Who makes a call.
+/// The caller of a page's call.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallerInput {
     /// The host of the top-level page.
     pub site: String,
-    /// The host of the frame that calls, if it is of another site.
+    /// The host of the frame that calls, if it belongs to another site.
     pub intermediary_site: Option<String>,
     /// The number of the user action that caused the call.
     pub user_action: Option<u64>,
-    /// The tab, where that matters: if it is named, the call needs an activation of it.
+    /// The tab, if activation matters. A call that names a tab needs an activation of that tab.
     pub top_level_traversable: Option<String>,
 }
 
 impl CallerInput {
-    fn call(&self, now: Timestamp, querier: Querier) -> Numbered<'_> {
-        Numbered {
+    fn call(&self, now: Timestamp, querier: QuerierRole) -> NumberedCall<'_> {
+        NumberedCall {
             call: Call {
                 intermediary: self.intermediary_site.as_deref(),
                 querier,
@@ -104,7 +105,7 @@ impl CallerInput {
     }
 }
 
-/// Who is the querier of a conversion.
+/// The querier of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum QuerierInput {
@@ -114,8 +115,8 @@ pub enum QuerierInput {
     Intermediary,
 }
 
-impl Request {
-    /// Its name.
+impl AgentRequest {
+    /// The name of the request.
     pub fn name(&self) -> &'static str {
         match self {
             Self::SaveImpression { .. } => "saveImpression",
@@ -133,18 +134,19 @@ impl Request {
         }
     }
 
-    /// The impression it saves: the call and its options.
-    pub fn impression(&self, now: Timestamp) -> Option<(Numbered<'_>, &ImpressionOptions)> {
+    /// The impression that the request saves: the call and its options.
+    pub fn impression(&self, now: Timestamp) -> Option<(NumberedCall<'_>, &ImpressionOptions)> {
         match self {
             Self::SaveImpression { caller, options } => {
-                Some((caller.call(now, Querier::default()), options))
+                Some((caller.call(now, QuerierRole::default()), options))
             }
             _ => None,
         }
     }
 
-    /// The conversion it measures, creates to share, or takes a share of: the call and its options.
-    pub fn conversion(&self, now: Timestamp) -> Option<(Numbered<'_>, &ConversionOptions)> {
+    /// The conversion that the request measures, creates to share, or takes a share of: the call
+    /// and its options.
+    pub fn conversion(&self, now: Timestamp) -> Option<(NumberedCall<'_>, &ConversionOptions)> {
         let (caller, querier, options) = match self {
             Self::MeasureConversion {
                 caller,
@@ -157,20 +159,21 @@ impl Request {
                 options,
                 ..
             } => (caller, *querier, options),
-            // Who takes a share receives it and pays, so there is nothing to choose.
+            // The caller of a share receives the report and pays, so there is no querier to choose.
             Self::TakeShare {
                 caller, options, ..
             } => (caller, None, options),
             _ => return None,
         };
         let querier = match querier {
-            Some(QuerierInput::Intermediary) => Querier::Intermediary,
-            Some(QuerierInput::ConversionSite) | None => Querier::ConversionSite,
+            Some(QuerierInput::Intermediary) => QuerierRole::Intermediary,
+            Some(QuerierInput::ConversionSite) | None => QuerierRole::ConversionSite,
         };
         Some((caller.call(now, querier), options))
     }
 
-    /// Whoever takes a share is its querier: a request that says otherwise is wrong.
+    /// Checks the querier of a request that takes a share. If the request names one, it must be the
+    /// caller.
     pub(super) fn check_share(&self, call: &Call<'_>, config: &Config) -> Result<(), ApiError> {
         let Self::TakeShare {
             querier: Some(querier),
@@ -179,15 +182,15 @@ impl Request {
         else {
             return Ok(());
         };
-        let caller = Caller::parse(call, config)?;
+        let caller = CallSites::parse(call, config)?;
         let (taker, allowed) = match caller.intermediary {
             Some(_) => (
                 QuerierInput::Intermediary,
-                "the intermediary, which takes the share",
+                "the intermediary because it takes the share",
             ),
             None => (
                 QuerierInput::ConversionSite,
-                "the conversion site, which takes the share",
+                "the conversion site because it takes the share",
             ),
         };
         if *querier == taker {
@@ -200,7 +203,7 @@ impl Request {
         Err(RangeError::new("querier", allowed, got).into())
     }
 
-    /// The tab that it names.
+    /// The tab that the request names.
     pub(super) fn tab(&self) -> Option<&str> {
         match self {
             Self::SaveImpression { caller, .. }
@@ -219,15 +222,15 @@ impl Request {
     }
 }
 
-/// A call, and the number of the user action that caused it, if it is known.
+/// A call, with the number of the user action that caused it if that is known.
 #[derive(Debug, Clone, Copy)]
-pub struct Numbered<'a> {
+pub struct NumberedCall<'a> {
     /// The call, without the user action.
     pub call: Call<'a>,
     pub(super) user_action: Option<u64>,
 }
 
-impl<'a> Numbered<'a> {
+impl<'a> NumberedCall<'a> {
     /// The call with the user action of its number, if it has one.
     pub(super) fn with_action(self) -> Result<Call<'a>, ApiError> {
         Ok(match self.user_action {

@@ -1,21 +1,22 @@
-//! When calls are taken and answered: a function of when they arrive, and of nothing else.
+//! The scheduler: it decides when calls are taken and answered, from when they arrive and nothing
+//! more.
 //!
-//! How long a conversion takes tells what is stored and spent, and so does everything that depends on
-//! it: when its answer comes, when the next one's does, whether another is still taken (the draft's
-//! section Side Channel Risks in Implementation). So:
+//! The time that a conversion takes shows what is stored and spent. So does everything that depends
+//! on it: when its answer comes, when the next answer comes, and whether another call is still
+//! taken (the draft's section Side Channel Risks in Implementation). Therefore:
 //!
 //! * Calls are taken in the order in which they arrive, so that filters are charged in that order.
-//! * How many are taken is limited by counting arrivals within the last delay, of each top-level site
-//!   and of all. Work that is not finished does not count, and nothing else does. So what waits fits
-//!   into the delay, if a call takes no longer than the machine was configured for.
-//! * A conversion is answered at its arrival plus the delay. One that is not ready by then is answered
-//!   null, its work is finished and charged all the same, and the miss is counted: it means a machine
-//!   that is slower than configured, and is what remains to be told by time.
-//! * A conversion over a limit is answered null at its moment, an impression over a limit as any other,
-//!   and nothing is read or written for them.
+//! * The number of calls that are taken is limited by counting arrivals within the last delay, of
+//!   each top-level site and of all sites. Nothing more is counted, not even unfinished work. So
+//!   what waits fits into the delay, if a call takes no longer than the machine was configured for.
+//! * A conversion is answered at its arrival plus the delay. If it is not ready by then, it is
+//!   answered null. Its work is finished and charged anyway, and the miss is counted. A miss means
+//!   that the machine is slower than configured. Misses are all that time can still show.
+//! * A conversion over a limit is answered null at its moment, and an impression over a limit is
+//!   answered like any other. Nothing is read or written for them.
 //!
-//! [`Scheduler`] is that rule without a clock, a thread or a store: whoever has them says when a call
-//! arrives, what was finished, and what time it is.
+//! [`Scheduler`] implements these rules without a clock, a thread or a store. Its owner says when a
+//! call arrives, what was finished, and what time it is.
 
 use std::collections::VecDeque;
 use std::hash::RandomState;
@@ -25,35 +26,36 @@ use hashbrown::HashMap;
 
 use crate::site::Site;
 
-/// A moment on a clock that never steps, counted from whenever it began.
+/// A moment on a clock that never steps, counted from any fixed start.
 pub type Moment = Duration;
 
-/// When conversions are answered, and how many calls are taken.
+/// The delay of answers to conversions, and the limits on arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// How long after its arrival a conversion is answered.
+    /// The time between the arrival of a conversion and its answer.
     pub delay: Duration,
-    /// How many conversions are taken within one delay.
+    /// The limits on the conversions that are taken within one delay.
     pub conversions: Arrivals,
-    /// How many impressions are saved within one delay, in [units](bigbird::Impression::units), as
-    /// each name that one brings is work too.
+    /// The limits on the impressions that are saved within one delay. They count
+    /// [units](bigbird::Impression::units), because each name that an impression brings is work
+    /// too.
     pub impressions: Arrivals,
 }
 
-/// How much is taken within one delay.
+/// The most that is taken within one delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrivals {
-    /// Of one top-level site.
+    /// From one top-level site.
     pub of_site: u32,
-    /// Of all sites. More than 25 times that of one, so that 25 sites which call as often as they can
-    /// keep nobody else from being measured.
+    /// From all sites. Choose more than 25 times the limit of one site, so that 25 sites that call
+    /// as often as they can do not keep any other site from being measured.
     pub of_all: u32,
 }
 
 impl Default for Pace {
-    /// Two seconds, in which what is taken is done even if every conversion is the largest possible, in
-    /// epochs of a week: `cargo bench -p bigbird-store --bench flood` measures it. With shorter epochs
-    /// a conversion reads more of them.
+    /// A delay of two seconds. With epochs of a week, all calls that are taken are done within it,
+    /// even if every conversion is the largest possible. With shorter epochs, a conversion reads
+    /// more of them. The benchmark `flood` of `bigbird-store` measures this.
     fn default() -> Self {
         Self {
             delay: Duration::from_secs(2),
@@ -71,16 +73,16 @@ impl Default for Pace {
 
 /// Counts what was taken within the last delay.
 #[derive(Debug)]
-struct Window {
+struct ArrivalWindow {
     limits: Arrivals,
-    /// When, of whom, and how much.
+    /// The moment, the site and the weight of each call.
     taken: VecDeque<(Moment, Site, u32)>,
     of_all: u32,
-    /// Names are chosen by pages, so they are hashed with a key that pages do not know.
+    /// Hashed with a key that pages do not know, because pages choose the names.
     of_site: HashMap<Site, u32, RandomState>,
 }
 
-impl Window {
+impl ArrivalWindow {
     fn new(limits: Arrivals) -> Self {
         Self {
             limits,
@@ -90,8 +92,9 @@ impl Window {
         }
     }
 
-    /// Whether a call of some weight that arrives now is taken. One that is not does not count: else a
-    /// flood from one site would use up what all sites have.
+    /// Takes a call of some weight that arrives now, if the limits allow. Returns true if it is
+    /// taken. A call that is not taken does not count: otherwise a flood from one site would use up
+    /// the limit of all sites.
     fn take(&mut self, now: Moment, delay: Duration, site: &Site, weight: u32) -> bool {
         while self
             .taken
@@ -119,42 +122,43 @@ impl Window {
     }
 }
 
-/// Calls between their arrival and their answer. `W` is what is to be done for one, `A` its answer.
+/// The calls between their arrival and their answer. `W` is the work of a call, and `A` its answer.
 #[derive(Debug)]
 pub struct Scheduler<W, A> {
     pace: Pace,
-    conversions: Window,
-    impressions: Window,
-    /// What is to be done, in the order of arrival.
+    conversions: ArrivalWindow,
+    impressions: ArrivalWindow,
+    /// The work to do, in the order of arrival.
     waiting: VecDeque<(Option<Ticket>, W)>,
-    /// Conversions that are not answered, in the order of arrival: all wait for as long.
-    unanswered: VecDeque<Unanswered<A>>,
-    /// The ticket of the first of them.
+    /// Conversions that are not answered yet, in the order of arrival. All of them wait equally
+    /// long.
+    unanswered: VecDeque<PendingConversion<A>>,
+    /// The number of the ticket of the first unanswered conversion.
     first: u64,
     missed: u64,
 }
 
-/// A conversion that is to be answered.
+/// A conversion that was taken and waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(u64);
 
 #[derive(Debug)]
-struct Unanswered<A> {
+struct PendingConversion<A> {
     due: Moment,
-    /// What is answered if nothing else is ready.
+    /// The answer if `ready` is empty.
     null: A,
     ready: Option<A>,
-    /// Whether it was taken, and could be done.
+    /// True if it was taken and did not fail.
     taken: bool,
 }
 
 impl<W, A> Scheduler<W, A> {
-    /// One that has nothing to do.
+    /// A scheduler without calls.
     pub fn new(pace: Pace) -> Self {
         Self {
             pace,
-            conversions: Window::new(pace.conversions),
-            impressions: Window::new(pace.impressions),
+            conversions: ArrivalWindow::new(pace.conversions),
+            impressions: ArrivalWindow::new(pace.impressions),
             waiting: VecDeque::new(),
             unanswered: VecDeque::new(),
             first: 0,
@@ -162,15 +166,15 @@ impl<W, A> Scheduler<W, A> {
         }
     }
 
-    /// A conversion of a top-level site arrives. It will be answered after the delay, with `null` if
-    /// it is not taken or not ready by then. Says whether it was taken.
+    /// Adds a conversion that arrives now, of a top-level site. It will be answered after the
+    /// delay, with `null` if it is not taken or not ready by then. Returns true if it was taken.
     pub fn conversion(&mut self, now: Moment, site: &Site, work: W, null: A) -> bool {
         let taken = self.conversions.take(now, self.pace.delay, site, 1);
         if taken {
             let ticket = Ticket(self.first + self.unanswered.len() as u64);
             self.waiting.push_back((Some(ticket), work));
         }
-        self.unanswered.push_back(Unanswered {
+        self.unanswered.push_back(PendingConversion {
             due: now + self.pace.delay,
             null,
             ready: None,
@@ -179,8 +183,8 @@ impl<W, A> Scheduler<W, A> {
         taken
     }
 
-    /// An impression of a top-level site and of some units arrives, which was answered already. Says
-    /// whether it was taken.
+    /// Adds an impression that arrives now, of a top-level site and of some units. It was answered
+    /// already. Returns true if it was taken.
     pub fn impression(&mut self, now: Moment, site: &Site, units: u32, work: W) -> bool {
         let taken = self.impressions.take(now, self.pace.delay, site, units);
         if taken {
@@ -189,51 +193,52 @@ impl<W, A> Scheduler<W, A> {
         taken
     }
 
-    /// A call of the user's own arrives. It is always taken, and answered when it is done.
+    /// Adds a request of the user. It is always taken, and answered when it is done.
     pub fn own(&mut self, work: W) {
         self.waiting.push_back((None, work));
     }
 
-    /// What is to be done next.
+    /// The next work to do.
     pub fn next(&self) -> Option<&W> {
         self.waiting.front().map(|(_, work)| work)
     }
 
-    /// Takes what is to be done next, to be done now. A conversion has a ticket.
+    /// Removes and returns the next work, which must be done now. A conversion has a ticket.
     pub fn begin(&mut self) -> Option<(Option<Ticket>, W)> {
         self.waiting.pop_front()
     }
 
-    /// A conversion is done. If it was answered already, this changes nothing.
+    /// Sets the answer of a conversion that is done. If it was answered already, this changes
+    /// nothing.
     pub fn finish(&mut self, ticket: Ticket, answer: A) {
         if let Some(unanswered) = self.unanswered(ticket) {
             unanswered.ready = Some(answer);
         }
     }
 
-    /// A conversion could not be done: it is answered null at its moment.
+    /// Notes that a conversion failed. It is answered null at its moment.
     pub fn fail(&mut self, ticket: Ticket) {
         if let Some(unanswered) = self.unanswered(ticket) {
             unanswered.taken = false;
         }
     }
 
-    fn unanswered(&mut self, Ticket(number): Ticket) -> Option<&mut Unanswered<A>> {
+    fn unanswered(&mut self, Ticket(number): Ticket) -> Option<&mut PendingConversion<A>> {
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.unanswered.get_mut(at)
     }
 
-    /// Whether every conversion was answered.
+    /// True if every conversion was answered.
     pub fn all_answered(&self) -> bool {
         self.unanswered.is_empty()
     }
 
-    /// When the next conversion is answered.
+    /// The moment when the next conversion is answered.
     pub fn next_release(&self) -> Option<Moment> {
         self.unanswered.front().map(|next| next.due)
     }
 
-    /// The next answer whose moment has come.
+    /// Removes and returns the next answer whose moment has come.
     pub fn release(&mut self, now: Moment) -> Option<A> {
         self.unanswered.front().filter(|next| next.due <= now)?;
         let next = self.unanswered.pop_front()?;
@@ -244,7 +249,7 @@ impl<W, A> Scheduler<W, A> {
         Some(next.ready.unwrap_or(next.null))
     }
 
-    /// How many conversions were taken and not ready at their moment.
+    /// The number of conversions that were taken but not ready at their moment.
     pub fn missed(&self) -> u64 {
         self.missed
     }
@@ -288,7 +293,7 @@ mod tests {
         scheduler.finish(first.unwrap(), "one");
         assert_eq!(scheduler.release(ms(104)), None);
         assert_eq!(scheduler.release(ms(105)), Some("one"));
-        // The second is not ready: it is answered null all the same, and done afterwards.
+        // The second is not ready. It is answered null anyway, and done afterwards.
         assert_eq!(scheduler.release(ms(106)), Some("null"));
         assert_eq!(scheduler.missed(), 1);
         let (second, work) = scheduler.begin().unwrap();
@@ -303,16 +308,19 @@ mod tests {
         let [a, b, c] = ["a.example", "b.example", "c.example"].map(site);
         let mut arrive = |now, site: &Site| scheduler.conversion(ms(now), site, 0, "null");
         assert!(arrive(0, &a) && arrive(0, &a));
-        // Its own limit; and what is over it takes nothing from others.
+        // The limit of one site. Calls over the limit take nothing from other sites.
         assert!(!arrive(10, &a) && !arrive(10, &a) && arrive(10, &b));
-        // The limit of all.
+        // The limit of all sites.
         assert!(!arrive(20, &c));
-        // Within the last delay: those of moment 0 count until 100.
+        // Only the last delay counts: calls of moment 0 count until moment 100.
         assert!(!arrive(99, &c) && arrive(100, &c) && arrive(100, &a));
         while let Some((ticket, _)) = scheduler.begin() {
             scheduler.finish(ticket.unwrap(), "done");
         }
-        assert!(!scheduler.conversion(ms(109), &b, 0, "null"), "done or not");
+        assert!(
+            !scheduler.conversion(ms(109), &b, 0, "null"),
+            "finished calls count"
+        );
         // Each is answered at its moment, whether it was taken or not.
         let answers: Vec<_> = std::iter::from_fn(|| scheduler.release(ms(210))).collect();
         let expected = [
@@ -330,7 +338,7 @@ mod tests {
         assert!(scheduler.conversion(ms(1), &b, 2, "null"));
         scheduler.own(3);
         assert!(!scheduler.impression(ms(2), &a, 1, 4));
-        // It brings more names than there is room for.
+        // This impression brings more names than there is room for.
         assert!(!scheduler.impression(ms(2), &b, 2, 4));
         assert!(scheduler.impression(ms(2), &b, 1, 5));
         let order: Vec<u32> = std::iter::from_fn(|| Some(scheduler.begin()?.1)).collect();

@@ -5,51 +5,51 @@ use std::slice;
 
 use bigbird::Timestamp;
 
-use super::answer::{Answer, Reason};
-use super::line::{Asked, Line};
+use super::answer::{AgentAnswer, Reason};
+use super::line::{Line, LineRequest};
 use super::live;
-use super::player::{Outcome, Player};
-use super::request::Request;
+use super::player::{PlayResult, Player};
+use super::request::AgentRequest;
 use crate::agent::{PageAnswer, UserAgent};
 use crate::call::PageCall;
-use crate::config::Randomness;
 use crate::error::{AgentError, ApiError};
 use crate::gate::Gate;
+use crate::randomness::Randomness;
 use crate::shared::SharedConversion;
 use crate::storage::Storage;
 
-/// How a stream is served.
+/// The settings with which a stream is served.
 #[derive(Debug, Clone, Copy)]
-pub struct Serving {
-    /// What time requests are made at.
+pub struct ServeOptions {
+    /// The clock that gives the time of requests.
     pub clock: StreamClock,
-    /// Where to tell the user's side what no page may learn, such as that the store failed.
+    /// Tells the user's side what no page may learn, such as that the store failed.
     pub warn: fn(&str),
-    /// Gives handles of shared conversions: 128 random bits that pages cannot predict. On a wall clock
-    /// a handle is chosen when the call arrives, so that the page gets one whatever comes of it.
+    /// Returns a handle for a shared conversion: 128 random bits that pages cannot predict. On a
+    /// wall clock, a handle is chosen when the call arrives, so that the page gets one even if the
+    /// call fails.
     pub handle: fn() -> u128,
 }
 
-/// The time of requests.
+/// The source of the time of requests.
 #[derive(Debug, Clone, Copy)]
 pub enum StreamClock {
-    /// That of a wall clock, in milliseconds since 1970. Conversions are answered as a
-    /// [`Scheduler`](super::Scheduler) says, and what no request can reach any more is removed while
-    /// nobody waits.
+    /// A wall clock, in milliseconds since 1970. A [`Scheduler`](super::Scheduler) decides when
+    /// conversions are answered, and slices of upkeep run in between.
     Wall(fn() -> Timestamp),
     /// The `seconds` of requests. Every request is taken, in order, and answered at once.
     Requests,
 }
 
-/// Answers requests until the input ends, and gives the player back.
+/// Answers requests until the input ends, and returns the player.
 ///
 /// # Errors
-/// If answers cannot be written. Who closes the output early has what they wanted.
+/// If answers cannot be written. Output that was closed early is not an error.
 pub fn serve<S, R>(
     player: Player<S, R>,
     input: impl BufRead + Send + 'static,
     output: impl Write + Send + 'static,
-    serving: Serving,
+    serving: ServeOptions,
 ) -> io::Result<Player<S, R>>
 where
     S: Storage<Error: Reason>,
@@ -61,12 +61,12 @@ where
     }
 }
 
-/// Answers each request when it is done.
+/// Answers each request as soon as it is done.
 fn serve_in_order<S, R>(
     player: Player<S, R>,
     mut input: impl BufRead,
     output: impl Write,
-    serving: Serving,
+    serving: ServeOptions,
 ) -> io::Result<Player<S, R>>
 where
     S: Storage<Error: Reason>,
@@ -87,7 +87,7 @@ where
         });
         let written = output
             .write_all(answer.unwrap_or_else(|error| error).line().as_bytes())
-            // Whoever waits for this answer before asking again gets it.
+            // The sender may wait for this answer before it sends the next request.
             .and_then(|()| output.flush());
         match written {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
@@ -97,11 +97,12 @@ where
     Ok(server.player)
 }
 
-/// Reads the next line that is not empty, and tells how long it is; nothing when the input has ended.
+/// Reads the next line that is not empty, and returns it with its length in bytes. Returns `None`
+/// when the input has ended.
 pub(super) fn read_line(
     input: &mut impl BufRead,
     gate: &Gate,
-) -> Option<(Result<Line, Answer>, usize)> {
+) -> Option<(Result<Line, AgentAnswer>, usize)> {
     let longest = Line::longest(&gate.config().limits);
     loop {
         let mut bytes = Vec::new();
@@ -112,15 +113,17 @@ pub(super) fn read_line(
             Ok(0) | Err(_) => return None,
             Ok(length) if length > longest && bytes.last() != Some(&b'\n') => {
                 input.skip_until(b'\n').ok()?;
-                Err(format!("a line has at most {longest} bytes"))
+                Err(format!("a line must have at most {longest} bytes"))
             }
-            Ok(_) => String::from_utf8(bytes).map_err(|error| error.to_string()),
+            Ok(_) => {
+                String::from_utf8(bytes).map_err(|error| format!("the line is not UTF-8: {error}"))
+            }
         };
         let length = text.as_ref().map_or(0, String::len);
         let line = match text {
             Ok(text) if text.trim().is_empty() => continue,
             Ok(text) => Line::parse(&text, &gate.config().limits),
-            Err(why) => Err(Answer::malformed(&why)),
+            Err(why) => Err(AgentAnswer::malformed(&why)),
         };
         return Some((line, length));
     }
@@ -129,16 +132,17 @@ pub(super) fn read_line(
 /// Answers requests, one at a time.
 pub(super) struct Server<S, R> {
     pub(super) player: Player<S, R>,
-    serving: Serving,
-    /// Whether what is cleared goes in slices of upkeep, so that nobody waits for it.
+    serving: ServeOptions,
+    /// True if slices of upkeep remove what is cleared, so that nobody waits.
     pub(super) clears_in_slices: bool,
-    /// How often the store failed, and how the last time.
+    /// The number of times that the store failed.
     store_errors: u64,
+    /// The message of the last failure of the store.
     last_store_error: Option<String>,
 }
 
 impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
-    pub(super) fn new(player: Player<S, R>, serving: Serving) -> Self {
+    pub(super) fn new(player: Player<S, R>, serving: ServeOptions) -> Self {
         Self {
             player,
             serving,
@@ -153,10 +157,11 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
     }
 
     /// Answers a line at once.
-    fn answer(&mut self, line: &Line, now: Timestamp) -> Result<Answer, Answer> {
-        if let Asked::Play(request) = &line.asked {
+    fn answer(&mut self, line: &Line, now: Timestamp) -> Result<AgentAnswer, AgentAnswer> {
+        if let LineRequest::Play(request) = &line.asked {
             let gate = self.agent().gate().clone();
-            let call = page_call(&gate, request, now, None).map_err(|it| Answer::rejected(&it))?;
+            let call =
+                page_call(&gate, request, now, None).map_err(|it| AgentAnswer::rejected(&it))?;
             if let Some(call) = call {
                 return Ok(match self.perform(slice::from_ref(&call)).pop() {
                     Some(Some(answer)) => answer,
@@ -167,16 +172,16 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         self.own(&line.asked, now, 0)
     }
 
-    /// Makes page calls that came together, with one write, and gives their answers: none for one that
-    /// could not be made, which the page is not to learn of.
-    pub(super) fn perform(&mut self, calls: &[PageCall]) -> Vec<Option<Answer>> {
+    /// Makes page calls that arrived together, with one write, and returns their answers. A call
+    /// that failed has no answer, and the page must not learn of the failure.
+    pub(super) fn perform(&mut self, calls: &[PageCall]) -> Vec<Option<AgentAnswer>> {
         match self.try_perform(calls) {
             Ok(answers) => answers.iter().map(|it| Some(page_answer(it))).collect(),
             Err(error) if calls.len() == 1 => {
                 self.failed(&error);
                 vec![None]
             }
-            // What is wrong with one is not to be the others' fault.
+            // One call that fails must not make the others fail, so each is tried alone.
             Err(_) => {
                 let alone = calls.iter().map(|call| self.perform(slice::from_ref(call)));
                 alone.flatten().collect()
@@ -188,7 +193,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         let agent = self.agent();
         let mut with_actions = Vec::with_capacity(calls.len());
         for call in calls {
-            // A call without one counts as an act of its own.
+            // A call without a user action counts as an action of its own.
             let call = match call.now_without_action() {
                 Some(now) => {
                     let action = agent.begin_user_action(now)?;
@@ -207,63 +212,65 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         (self.serving.warn)(&error.to_string());
     }
 
-    /// Does what the user, or a developer, asks for.
+    /// Carries out a request of the user or of a developer.
     pub(super) fn own(
         &mut self,
-        asked: &Asked,
+        asked: &LineRequest,
         now: Timestamp,
         missed: u64,
-    ) -> Result<Answer, Answer> {
-        let failed = |error: AgentError<S::Error>| Answer::failed(&error);
-        let store = |error: S::Error| Answer::failed(&AgentError::Store(error));
+    ) -> Result<AgentAnswer, AgentAnswer> {
+        let failed = |error: AgentError<S::Error>| AgentAnswer::failed(&error);
+        let store = |error: S::Error| AgentAnswer::failed(&AgentError::Store(error));
         Ok(match asked {
-            Asked::Budgets(behind) => {
-                /// How many come in one answer.
+            LineRequest::Budgets(behind) => {
+                /// The most filters in one answer.
                 const PAGE: usize = 1000;
                 let agent = self.agent();
-                let (budgets, next) = agent.budgets_page(*behind, PAGE).map_err(store)?;
-                Answer::budgets(&budgets, next, &agent.eras().map_err(store)?)
+                let (budgets, next) = agent.filter_balances_page(*behind, PAGE).map_err(store)?;
+                AgentAnswer::budgets(&budgets, next, &agent.eras().map_err(store)?)
             }
-            Asked::Status => {
+            LineRequest::Status => {
                 let status = match self.agent().status(now) {
                     Ok(status) => Some(status),
-                    // What is wrong is what the user wants to know.
+                    // The status reports the failure, so this is not an error.
                     Err(error) => {
                         self.last_store_error = Some(error.to_string());
                         None
                     }
                 };
                 let last = self.last_store_error.as_deref();
-                Answer::status(status.as_ref(), missed, self.store_errors, last)
+                AgentAnswer::status(status.as_ref(), missed, self.store_errors, last)
             }
-            Asked::Explain(request) => match self.player.explain(request, now).map_err(failed)? {
-                Some(explanation) => {
-                    let shown = self.player.agent.config().shows_histograms;
-                    Answer::explanation(&explanation, shown)
+            LineRequest::Explain(request) => {
+                match self.player.explain(request, now).map_err(failed)? {
+                    Some(explanation) => {
+                        let shown = self.player.agent.config().shows_histograms;
+                        AgentAnswer::explanation(&explanation, shown)
+                    }
+                    None => AgentAnswer::done(),
                 }
-                None => Answer::done(),
-            },
-            Asked::Play(Request::ClearBrowsingHistoryForAttribution {
+            }
+            LineRequest::Play(AgentRequest::ClearBrowsingHistoryForAttribution {
                 sites,
                 forget_visits,
             }) if self.clears_in_slices => {
                 let cleared = self.agent().start_clearing(sites, *forget_visits, now);
                 cleared.map_err(failed)?;
-                Answer::done()
+                AgentAnswer::done()
             }
-            Asked::Play(Request::Maintain) if self.clears_in_slices => {
+            LineRequest::Play(AgentRequest::Maintain) if self.clears_in_slices => {
                 self.agent().start_upkeep();
-                Answer::done()
+                AgentAnswer::done()
             }
-            Asked::Play(request) => match self.player.play(request, now).map_err(failed)? {
-                Outcome::Done => Answer::done(),
-                Outcome::Report(report, _) => Answer::report(&report),
-                Outcome::Shared(shared, _) => Answer::shared(shared),
+            LineRequest::Play(request) => match self.player.play(request, now).map_err(failed)? {
+                PlayResult::Done => AgentAnswer::done(),
+                PlayResult::Report(report, _) => AgentAnswer::report(&report),
+                PlayResult::Shared(shared, _) => AgentAnswer::shared(shared),
             },
         })
     }
 
-    /// Does a slice of upkeep if it is due, and says whether there is more to do.
+    /// Does a slice of upkeep if it is due. Returns true if there is more to do.
     pub(super) fn look_after(&mut self, now: Timestamp) -> bool {
         if !self.agent().is_upkeep_due(now) {
             return false;
@@ -271,18 +278,18 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         match self.agent().upkeep(now) {
             Ok(more) => more,
             Err(error) => {
-                // It is tried again with the next call.
-                (self.serving.warn)(&format!("cleaning up: {error}"));
+                // The next call tries again.
+                (self.serving.warn)(&format!("upkeep failed: {error}"));
                 false
             }
         }
     }
 }
 
-/// The page call of a request, parsed, if it is one.
+/// The parsed page call of a request, or `None` for any other request.
 pub(super) fn page_call(
     gate: &Gate,
-    request: &Request,
+    request: &AgentRequest,
     now: Timestamp,
     handle: Option<SharedConversion>,
 ) -> Result<Option<PageCall>, ApiError> {
@@ -296,29 +303,29 @@ pub(super) fn page_call(
     request.check_share(&call.call, gate.config())?;
     let call = call.with_action()?;
     let conversion = match request {
-        Request::CreateSharedConversion { participants, .. } => {
+        AgentRequest::CreateSharedConversion { participants, .. } => {
             let participants: Vec<&str> = participants.iter().map(String::as_str).collect();
             gate.shared_conversion(&call, options, &participants, handle)
         }
-        Request::TakeShare { shared, .. } => gate.share(*shared, &call, options),
+        AgentRequest::TakeShare { shared, .. } => gate.share(*shared, &call, options),
         _ => gate.conversion(&call, options),
     };
     Ok(Some(PageCall::Measure(conversion?)))
 }
 
-fn page_answer(answer: &PageAnswer) -> Answer {
+fn page_answer(answer: &PageAnswer) -> AgentAnswer {
     match answer {
-        PageAnswer::Saved => Answer::done(),
-        PageAnswer::Report(answer) => Answer::report(&answer.report),
-        PageAnswer::Shared(answer) => Answer::shared(answer.shared),
+        PageAnswer::Saved => AgentAnswer::done(),
+        PageAnswer::Report(answer) => AgentAnswer::report(&answer.report),
+        PageAnswer::Shared(answer) => AgentAnswer::shared(answer.shared),
     }
 }
 
-/// What a page gets for a call of which nothing comes: what it would look like otherwise.
-pub(super) fn null_answer(gate: &Gate, call: &PageCall, handle: SharedConversion) -> Answer {
+/// The answer to a page's call that has no effect. It looks like the answer to any other such call.
+pub(super) fn null_answer(gate: &Gate, call: &PageCall, handle: SharedConversion) -> AgentAnswer {
     match call {
-        PageCall::Save(_) => Answer::done(),
-        PageCall::Measure(call) if call.creates_shared() => Answer::shared(handle),
-        PageCall::Measure(call) => Answer::report(&gate.null_report(&call.envelope())),
+        PageCall::Save(_) => AgentAnswer::done(),
+        PageCall::Measure(call) if call.creates_shared() => AgentAnswer::shared(handle),
+        PageCall::Measure(call) => AgentAnswer::report(&gate.null_report(&call.envelope())),
     }
 }

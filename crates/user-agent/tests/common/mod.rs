@@ -1,33 +1,38 @@
-//! What the tests of the user agent have in common.
-#![allow(dead_code, reason = "not every test uses all of it")]
+//! Helpers that the tests of the user agent share.
+#![allow(dead_code, reason = "each test uses only some of the helpers")]
 
 use bigbird::{Profile, Timestamp};
-use bigbird_user_agent::{Answer, Call, Config, ConversionOptions, Memory, Storage, UserAgent};
+use bigbird_user_agent::{
+    Call, Config, ConversionAnswer, ConversionOptions, MemoryStore, Storage, UserAgent,
+};
 
 pub(crate) const SERVICE: &str = "https://agg.example";
 
-pub(crate) use bigbird_testing::Half;
+pub(crate) use bigbird_testing::FixedRandomness;
 
-pub(crate) type Agent = UserAgent<Memory, Half>;
+pub(crate) type MemoryAgent = UserAgent<MemoryStore, FixedRandomness>;
 
-pub(crate) fn agent(profile: Profile) -> Agent {
+pub(crate) fn agent(profile: Profile) -> MemoryAgent {
     let config = Config::new(profile).with_service(SERVICE).for_testing();
-    UserAgent::in_memory(config, Half)
+    UserAgent::in_memory(config, FixedRandomness)
 }
 
 pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp(seconds * 1000)
 }
 
-/// What an answer holds.
-pub(crate) fn released(answer: Answer) -> Vec<u32> {
+/// The buckets of an answer's histogram.
+pub(crate) fn released(answer: ConversionAnswer) -> Vec<u32> {
     let histogram = answer.report.histogram;
-    histogram.expect("it is for testing").buckets().to_vec()
+    histogram
+        .expect("a histogram, because the config is for testing")
+        .buckets()
+        .to_vec()
 }
 
-/// A conversion by a new user action.
+/// Measures a conversion that a new user action causes.
 pub(crate) fn measure<S>(
-    agent: &mut UserAgent<S, Half>,
+    agent: &mut UserAgent<S, FixedRandomness>,
     call: &Call<'_>,
     options: &ConversionOptions,
 ) -> Vec<u32>

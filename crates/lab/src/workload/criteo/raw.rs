@@ -1,4 +1,4 @@
-//! CriteoPrivateAd as it is published: one row per display, in folders by day.
+//! The CriteoPrivateAd files as they are published: one row per display, in one folder per day.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,25 @@ use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use super::bucket;
 use crate::workload::cells::{Cell, Column, Holds, ParquetFile, quoted};
 use crate::workload::csv::Csv;
-use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, Row, RowKind};
+use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, RowKind, TableRow};
 use crate::workload::hash::{FixedMap, FixedSet, wide_hash};
-use crate::workload::read::{Progress, ReadError};
+use crate::workload::read::{ReadError, ReadProgress};
 use crate::workload::table::{MEMORY_ROWS, in_folder};
 use crate::workload::{DAY, Workload};
 
-/// What is taken of the published files.
+/// Options for reading the published files.
 #[derive(Debug, Clone)]
 pub struct RawOptions {
-    /// The days, from 1 to 30: the paper has the last twenty.
+    /// The days to read, from 1 to 30. The paper uses the last twenty.
     pub days: RangeInclusive<u8>,
-    /// Whether users are resampled, so that as many as in the original data have one display, two
-    /// displays, and so on up to ten. The published data has too few users with few displays.
+    /// True if users are resampled, so that the shares of users with one display, two displays and
+    /// so on up to ten are those of the original data. The published data has too few users with
+    /// few displays.
     pub resample: bool,
-    /// What the choice of users follows from.
+    /// The seed for the choice of users.
     pub seed: u64,
-    /// The folder on whose disk temporary files are, if not that of the system. They have no name.
+    /// The folder on whose disk temporary files are created. The default is the system's folder for
+    /// such files. The files have no name.
     pub temporary: Option<PathBuf>,
 }
 
@@ -40,38 +42,39 @@ impl Default for RawOptions {
     }
 }
 
-/// The days that there are.
+/// The last day of the published data.
 const LAST_DAY: u8 = 30;
 
-/// One file of day 3 has all rows of the other files of that day once more.
+/// A file of day 3 that repeats all rows of the other files of that day.
 const DUPLICATE: (u8, &str) = (
     3,
     "part-00000-d0cfd34a-794e-4f02-a177-a96d3f9483cf-c000.gz.parquet",
 );
 
-/// How many users have how many displays in the original data.
+/// The file with the shares of users that have one display, two displays and so on in the original
+/// data.
 const CORRECTION: &str = "event_per_user_correction.csv";
 
-/// Users with more displays are dropped when users are resampled.
+/// The most displays of a user. Resampling drops users with more.
 const MAX_DISPLAYS: usize = 10;
 
-/// Reads the published files: `day_int=N` folders of Parquet files, in this folder or in `data` below
-/// it, or Parquet files there that have a column `day_int`.
+/// Reads the published files: folders `day_int=N` of Parquet files, or Parquet files with a column
+/// `day_int`. Both are looked for in this folder and in the folder `data` below it.
 ///
-/// A display is an impression at the first minute of its day, because its time is not known any
-/// better. Every click, landed click and sale after it is a conversion, in this order. Rows without
-/// campaign, user or publisher are dropped.
+/// A display becomes an impression at the first minute of its day, because only its day is known.
+/// Every click, landed click and sale after it becomes a conversion, in this order. Rows without a
+/// campaign, a user or a publisher are dropped.
 ///
-/// Users are resampled with `event_per_user_correction.csv`, which must be in the folder or in the one
-/// above. Files are read twice: first to count the displays of users, then for the events of those who
-/// are kept. In between, each user takes about 40 bytes of memory.
+/// Users are resampled with `event_per_user_correction.csv`, which must be in the folder or in the
+/// one above it. The files are then read twice: first to count the displays of users, then to read
+/// the events of the users that are kept. In between, each user takes about 40 bytes of memory.
 ///
 /// # Errors
-/// If a file is missing or makes no sense; the file, the column and the row are named.
+/// If a file is missing or has a wrong value. The error names the file, the column and the row.
 pub fn read_raw(
     folder: &Path,
     options: &RawOptions,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(ReadProgress),
 ) -> Result<Workload, ReadError> {
     let files = files(folder, &options.days)?;
     let passes = if options.resample { 2 } else { 1 };
@@ -80,7 +83,7 @@ pub fn read_raw(
         files,
         days: options.days.clone(),
         progress,
-        now: Progress {
+        now: ReadProgress {
             bytes_done: 0,
             bytes_total: passes * bytes,
             rows: 0,
@@ -92,7 +95,7 @@ pub fn read_raw(
             let (path, shares) = shares(folder)?;
             let kept = sample(raw.count()?, &shares, options.seed);
             if kept.is_empty() {
-                let what = "no user has as many displays as it has shares for";
+                let what = "the file gives no share for the number of displays of any user";
                 return Err(ReadError::new(&path, what));
             }
             Some(kept)
@@ -102,13 +105,13 @@ pub fn read_raw(
     let workload = raw.events(kept.as_ref(), options.temporary.as_deref())?;
     if workload.is_empty() {
         let (first, last) = (options.days.start(), options.days.end());
-        let what = format!("it has no displays of days {first} to {last}");
+        let what = format!("the folder has no displays on days {first} to {last}");
         return Err(ReadError::new(folder, what));
     }
     Ok(workload)
 }
 
-/// A file, and its day if its folder says it.
+/// A file, and its day if the name of its folder contains it.
 #[derive(Debug, Clone)]
 struct RawFile {
     path: PathBuf,
@@ -155,10 +158,10 @@ fn files(folder: &Path, days: &RangeInclusive<u8>) -> Result<Vec<RawFile>, ReadE
     }
     if files.is_empty() {
         let (first, last) = (days.start(), days.end());
-        let what = format!("it has no Parquet files of days {first} to {last}");
+        let what = format!("the folder has no Parquet files of days {first} to {last}");
         return Err(ReadError::new(folder, what));
     }
-    // The order of days, not that of their names; on one day, that of files.
+    // Sorted by day, not by name. The sort is stable: files of one day stay in the order of names.
     files.sort_by_key(|file| file.day);
     Ok(files)
 }
@@ -170,7 +173,8 @@ fn is_parquet(path: &Path) -> bool {
             .is_some_and(|end| end.eq_ignore_ascii_case("parquet"))
 }
 
-/// The share of users that have so many displays in the original data, and which file says so.
+/// The path of the correction file, and the share of users in the original data by number of
+/// displays.
 fn shares(folder: &Path) -> Result<(PathBuf, [Option<f64>; MAX_DISPLAYS + 1]), ReadError> {
     let mut path = folder.join(CORRECTION);
     if !path.exists()
@@ -185,7 +189,7 @@ fn shares(folder: &Path) -> Result<(PathBuf, [Option<f64>; MAX_DISPLAYS + 1]), R
     for (place, name) in places.iter_mut().zip(names) {
         let found = csv.header().iter().position(|column| column == name);
         *place =
-            found.ok_or_else(|| ReadError::new(&path, format!("it has no column `{name}`")))?;
+            found.ok_or_else(|| ReadError::new(&path, format!("there is no column `{name}`")))?;
     }
     let mut shares = [None; MAX_DISPLAYS + 1];
     while let Some(record) = csv.next()? {
@@ -208,10 +212,10 @@ fn shares(folder: &Path) -> Result<(PathBuf, [Option<f64>; MAX_DISPLAYS + 1]), R
 fn percent(text: &str) -> Result<f64, String> {
     let share = text.parse().ok();
     let share = share.filter(|share| (0.0..=100.0).contains(share));
-    share.ok_or_else(|| format!("it is {}, no share in percent", quoted(text)))
+    share.ok_or_else(|| format!("{} is not a percentage from 0 to 100", quoted(text)))
 }
 
-/// Chooses users so that the shares are those of the original data, and as many as possible.
+/// Chooses as many users as possible with the shares of the original data.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -241,7 +245,8 @@ fn sample(
         if users.is_empty() || share == 0.0 {
             continue;
         }
-        // What is a whole number must not be rounded down to the one before.
+        // The small addition keeps an inexact whole number from being rounded down to the one
+        // below.
         let target = (size * share + 1e-6) as usize;
         users.sort_unstable();
         rng.set_stream(count as u64);
@@ -256,13 +261,13 @@ fn sample(
     kept
 }
 
-/// Published files that are being read.
+/// A reader of the published files.
 struct Raw<'a> {
     files: Vec<RawFile>,
     days: RangeInclusive<u8>,
-    progress: &'a mut dyn FnMut(Progress),
-    now: Progress,
-    /// How many displays have been counted.
+    progress: &'a mut dyn FnMut(ReadProgress),
+    now: ReadProgress,
+    /// The number of displays that have been counted.
     displays: u64,
 }
 
@@ -278,7 +283,7 @@ const DELAYS: [&str; 3] = [
 ];
 
 impl Raw<'_> {
-    /// How many displays each user has: no more than the first number that is too many.
+    /// The number of displays of each user, at most 255.
     fn count(&mut self) -> Result<FixedMap<u128, u8>, ReadError> {
         let mut displays = FixedMap::default();
         let mut total = 0;
@@ -317,7 +322,7 @@ impl Raw<'_> {
                     .strip_prefix('-')
                     .unwrap_or(display.publisher),
             );
-            let row = Row {
+            let row = TableRow {
                 device: display.user,
                 minute: morning,
                 epoch: u16::from(display.day),
@@ -347,7 +352,7 @@ impl Raw<'_> {
                         continue;
                     };
                     let (minute, epoch) = minute;
-                    let conversion = Row {
+                    let conversion = TableRow {
                         minute,
                         epoch,
                         kind: RowKind::Conversion {
@@ -364,7 +369,7 @@ impl Raw<'_> {
         gather.finish()
     }
 
-    /// How many rows all files say they have.
+    /// The number of rows in all files, according to their metadata.
     fn rows_said(&self) -> Result<u64, ReadError> {
         let rows = self
             .files
@@ -373,7 +378,8 @@ impl Raw<'_> {
         rows.sum()
     }
 
-    /// Gives every display of the days, and where wanted its feature and its delays.
+    /// Calls `each` with every display of the days, and with the columns of its feature and its
+    /// delays, which are empty unless `with_delays` is true.
     fn each(
         &mut self,
         with_delays: bool,
@@ -448,20 +454,20 @@ impl Raw<'_> {
     }
 }
 
-/// How many events a display stands for, roughly, and not too few.
+/// A generous estimate of the number of events per display.
 const EVENTS_OF_DISPLAY: u64 = 3;
 
-/// A row.
+/// A row of a published file.
 struct Display<'a> {
     day: u8,
     user: &'a str,
     campaign: &'a str,
     publisher: &'a str,
-    /// Its place in the batch.
+    /// Its index in the batch.
     at: usize,
 }
 
-/// What is wrong with a row.
+/// An error in a row.
 enum Wrong {
     Cell(&'static str, String),
     Row(String),
@@ -481,10 +487,11 @@ fn day_of(cell: Cell<'_>) -> Result<u8, String> {
     let known = u8::try_from(day)
         .ok()
         .filter(|day| (1..=LAST_DAY).contains(day));
-    known.ok_or_else(|| format!("it is {day}: days go from 1 to {LAST_DAY}"))
+    known.ok_or_else(|| format!("day {day} is out of range; use 1 to {LAST_DAY}"))
 }
 
-/// The minute and the epoch of something that happens so long after a display; none if nothing does.
+/// The minute and the epoch of an event that happens with this delay after a display. None if the
+/// delay is empty.
 fn after(morning: u32, delay: Cell<'_>) -> Result<Option<(u32, u16)>, String> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -495,13 +502,13 @@ fn after(morning: u32, delay: Cell<'_>) -> Result<Option<(u32, u16)>, String> {
         Cell::Fraction(delay) => delay.floor() as i128,
         delay => delay.number()?.unwrap_or(0),
     };
-    // Clocks differ: what comes before the display came right after it.
+    // Clocks differ, so a delay can be negative. Such an event counts as right after the display.
     let minute = u32::try_from(delay.max(0))
         .ok()
         .and_then(|delay| morning.checked_add(delay));
     let place = minute.and_then(|minute| Some((minute, u16::try_from(minute / DAY + 1).ok()?)));
     match place {
         Some(place) => Ok(Some(place)),
-        None => Err(format!("it has {delay}, which is too many minutes")),
+        None => Err(format!("a delay of {delay} minutes is too long")),
     }
 }

@@ -1,0 +1,211 @@
+//! Explanations: why a report was null, and what would have fitted.
+
+use std::fmt;
+
+use bigbird::{
+    AttributionQuery, Cause, Check, Decision, Epsilon, Fate, Filter, Histogram, MicroEpsilon,
+    Query as _, UserAction,
+};
+
+use crate::site::Site;
+
+/// An explanation of the report that a conversion would give. It is for developers on the device.
+/// It shows what is stored and spent, so nothing here turns it into something to send.
+///
+/// ```compile_fail
+/// fn send(report: impl bigbird::Release) {}
+/// fn leak(explanation: bigbird_user_agent::Explanation) {
+///     send(explanation)
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    /// True if the API is enabled.
+    pub enabled: bool,
+    /// The report that the conversion would give. There is none for a shared conversion, because
+    /// shares are taken later.
+    pub report: Option<Histogram>,
+    /// The first epoch of the window that may be read, if the user cleared a part of the window.
+    pub readable_from: Option<i64>,
+    /// The site of the call whose data the user cleared, if that hides an epoch of the window.
+    /// Under `w3c-draft`, clearing does not hide the epoch but spends the site's budget there.
+    pub closed: Option<Site>,
+    /// The reason why a share is refused as a whole, if it is refused.
+    pub share_refusal: Option<ShareRefusal>,
+    /// The cause to report, if an epoch was dropped.
+    pub cause: Option<Cause>,
+    /// An explanation of each epoch, oldest first.
+    pub epochs: Vec<EpochExplanation>,
+}
+
+/// The reason why a share is refused as a whole. Such a share is null and costs nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShareRefusal {
+    /// No shared conversion has this handle, or it was removed.
+    Unknown,
+    /// The share does not fit the shared conversion.
+    Unfit,
+}
+
+impl fmt::Display for ShareRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Unknown => "no shared conversion has this handle, or it was removed",
+            Self::Unfit => {
+                "the share does not fit the shared conversion, for one of these reasons: the caller is \
+                 not a participant; the conversion site, epsilon, value, maxValue or credit \
+                 differs; some of its impressions were already taken; or too many shares were taken"
+            }
+        })
+    }
+}
+
+/// An explanation of one epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochExplanation {
+    /// The index of the epoch, counted from the start of the device's epochs.
+    pub epoch: i64,
+    /// The number of impressions that matched.
+    pub matched: usize,
+    /// The fate of the epoch: how it ended.
+    pub fate: Fate,
+    /// Every filter that was asked to pay.
+    pub filters: Vec<FilterExplanation>,
+    /// The largest epsilon with which the epoch would have passed, if it was dropped and there is
+    /// one.
+    pub largest_epsilon: Option<MicroEpsilon>,
+}
+
+/// The balance of one filter, and the loss that it was asked to pay.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FilterExplanation {
+    /// The site of the filter, if the filter belongs to a site.
+    pub site: Option<Site>,
+    /// The balance, and the loss that was asked.
+    pub check: Check,
+}
+
+impl fmt::Display for FilterExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Check { balance, asked, .. } = &self.check;
+        let name = FilterName(self.check.filter, self.site.as_ref());
+        write!(
+            f,
+            "{name}: {} of {} consumed, {asked} asked for",
+            balance.consumed, balance.capacity
+        )?;
+        let short_by = self.check.short_by();
+        if !short_by.is_zero() {
+            write!(f, ", short by {short_by}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a filter, such as `querier budget of shop.example`.
+pub(crate) struct FilterName<'a>(pub(crate) Filter, pub(crate) Option<&'a Site>);
+
+impl fmt::Display for FilterName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(filter, site) = self;
+        write!(f, "{}", filter.kind())?;
+        match (site, filter, filter.site()) {
+            (Some(site), ..) => write!(f, " of {site}"),
+            (None, Filter::UserActionBudget(UserAction(id)), _) => write!(f, " of action {id}"),
+            (None, _, Some(id)) => write!(f, " of site {}", id.0),
+            (None, _, None) => Ok(()),
+        }
+    }
+}
+
+/// The result of a dry run: the report, if there is one, and the decision.
+pub(crate) type DryRun = (Option<Histogram>, Decision);
+
+impl Explanation {
+    /// True if the user cleared every epoch that the conversion would read.
+    pub fn nothing_readable(&self) -> bool {
+        self.readable_from.is_some() && self.epochs.is_empty()
+    }
+
+    /// The explanation of a request while the API is disabled.
+    pub(crate) fn disabled(report: Option<Histogram>) -> Self {
+        Self {
+            enabled: false,
+            readable_from: None,
+            closed: None,
+            share_refusal: None,
+            report,
+            cause: None,
+            epochs: Vec::new(),
+        }
+    }
+
+    /// Explains the result that `run` gives for a query. `name` gives the site of a filter.
+    ///
+    /// With `search`, it looks for the largest epsilon with which a dropped epoch would have
+    /// passed.
+    pub(crate) fn of<E>(
+        query: &AttributionQuery,
+        search: bool,
+        name: &dyn Fn(Filter) -> Result<Option<Site>, E>,
+        mut run: impl FnMut(&AttributionQuery) -> Result<DryRun, E>,
+    ) -> Result<Self, E> {
+        let (report, decision) = run(query)?;
+        let mut epochs = Vec::new();
+        for (at, epoch) in decision.epochs().enumerate() {
+            let filters = epoch.checks.iter().chain(epoch.dropped_sites);
+            let filters: Result<Vec<_>, E> = filters
+                .map(|check| {
+                    Ok(FilterExplanation {
+                        site: name(check.filter)?,
+                        check: *check,
+                    })
+                })
+                .collect();
+            let refused = matches!(epoch.fate, Fate::Dropped(Cause::Filter(_)));
+            epochs.push(EpochExplanation {
+                epoch: epoch.epoch.0,
+                matched: epoch.matched,
+                fate: epoch.fate,
+                filters: filters?,
+                largest_epsilon: match search && refused {
+                    true => largest_epsilon(query, at, &mut run)?,
+                    false => None,
+                },
+            });
+        }
+        Ok(Self {
+            enabled: true,
+            readable_from: query.request().window.first_readable().map(|epoch| epoch.0),
+            closed: None,
+            share_refusal: None,
+            cause: decision.first_cause(),
+            report,
+            epochs,
+        })
+    }
+}
+
+/// The largest epsilon, in µε, with which the epoch at a place in the window passes. Losses grow
+/// with epsilon, so a binary search finds the value.
+fn largest_epsilon<E>(
+    query: &AttributionQuery,
+    at: usize,
+    run: &mut dyn FnMut(&AttributionQuery) -> Result<DryRun, E>,
+) -> Result<Option<MicroEpsilon>, E> {
+    let (mut fits, mut too_large) = (0, query.epsilon().micro().get());
+    while too_large - fits > 1 {
+        let middle = MicroEpsilon::new(fits + (too_large - fits) / 2);
+        let Ok(epsilon) = Epsilon::new(middle.to_epsilon()) else {
+            break;
+        };
+        let (_, decision) = run(&query.with_epsilon(epsilon))?;
+        let passed = decision.epochs().nth(at).map(|epoch| epoch.fate) == Some(Fate::Passed);
+        if passed {
+            fits = middle.get();
+        } else {
+            too_large = middle.get();
+        }
+    }
+    Ok((fits > 0).then_some(MicroEpsilon::new(fits)))
+}
