@@ -232,7 +232,7 @@ fn save_row(stored: usize, sites: usize) -> Row {
     })
 }
 
-/// Saves into a full epoch, so that every save displaces an impression. Displaced impressions are
+/// Saves into a full epoch, so that every save evicts an impression. Evicted impressions are
 /// compacted now and then, and a round is long enough to include that.
 fn full_row(distinct: bool) -> Row {
     const FULL: u32 = 20_000;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A limit that a policy sets. Its name is the same in prose, on the command line, in JSON and in
-/// CSV files, and is written down here and nowhere else.
+/// CSV files. Flags, tables and columns take it from here, and tests compare fields with it.
 ///
 /// The order is the one in which causes are named when several limits were exceeded at once.
 ///

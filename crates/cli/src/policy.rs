@@ -31,7 +31,7 @@ pub(crate) struct PolicyArgs {
     profile: Option<Profile>,
     /// Querier budget from which to compute the limits, in epsilons
     #[arg(
-        long,
+        long = Limit::QuerierBudget.flag(),
         alias = "querier",
         value_name = "EPSILON",
         allow_negative_numbers = true
@@ -58,7 +58,7 @@ pub(crate) struct PolicyArgs {
     )]
     intermediary_share: Option<f64>,
     /// Domain cap (κ): sites one user action may involve [default: 2]
-    #[arg(long, alias = "cap", value_name = "SITES", requires = "querier_budget")]
+    #[arg(long = Limit::DomainCap.flag(), alias = "cap", value_name = "SITES", requires = "querier_budget")]
     domain_cap: Option<u32>,
     /// Print the limits as JSON, capacities in microepsilons
     ///

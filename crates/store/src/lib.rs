@@ -6,7 +6,7 @@
 //!
 //! | layer | module | guards against |
 //! |---|---|---|
-//! | one transaction per conversion | `transaction`, SQLite | crashes, power cuts |
+//! | one transaction for calls that arrive together | `transaction`, SQLite | crashes, power cuts |
 //! | page checksums | `vfs` | flipped bits, pages in the wrong place |
 //! | row guards, ledger digest | `checksum`, [`check`] | missing, old or altered rows |
 //! | inspection of the log before SQLite reads it | `log` | transactions that SQLite would skip |

@@ -78,7 +78,7 @@ fn flood(profile: Profile) {
 }
 
 #[test]
-fn a_flood_fills_no_memory_and_displaces_no_one() {
+fn a_flood_fills_no_memory_and_evicts_nobody_else() {
     flood(Profile::BigBird);
 }
 
@@ -88,7 +88,7 @@ fn nor_does_it_under_the_draft() {
 }
 
 /// A shared conversion gives a limited number of shares. A site that creates many shared
-/// conversions displaces only its own.
+/// conversions evicts only its own.
 #[test]
 fn shared_conversions_are_limited_for_each_site() {
     let config = Config::new(Profile::BigBird)

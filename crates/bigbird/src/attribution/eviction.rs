@@ -6,9 +6,10 @@
 //! over its limit, the oldest impression of its largest site is removed. [`SiteSize`] defines the
 //! largest site.
 //!
-//! This module has the limit and the order. Whoever saves applies them: an
-//! [`ImpressionStore`](super::ImpressionStore) in memory by itself, the user agent in the
-//! transaction of the call (`make_room` in `crates/user-agent/src/agent/mod.rs`).
+//! This module has the limit and the order. Whoever saves applies them: the user agent in the
+//! transaction of the call, on any store (`make_room` in `crates/user-agent/src/agent/mod.rs`); a
+//! [`Device`](crate::Device) without a user agent in
+//! [`ImpressionStore::save`](super::ImpressionStore).
 
 use std::cmp::Ordering;
 use std::num::NonZeroU32;
@@ -17,13 +18,13 @@ use std::num::NonZeroU32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreLimits {
     /// The largest number of [units](super::Impression::units) in one epoch: one for each
-    /// impression, and one for each name that it carries. While `sites × 1,000` is at most this
-    /// limit, only sites with more than 1,000 units lose impressions.
+    /// impression, and one for each further site that it names. In an epoch with n sites, only a
+    /// site with more than limit ÷ n units loses impressions.
     ///
     /// When an epoch has more units than this, the oldest impression of the largest site is
     /// removed, until the rest fits. Among sites of equal size, the one with the older oldest
     /// impression counts as larger. So a flood takes nothing from a site that has no more than its
-    /// fair part of the limit. An epoch never displaces the impressions of another: what is kept
+    /// fair part of the limit. An epoch never evicts the impressions of another: what is kept
     /// in an epoch is a function of what was saved in it.
     pub units_per_epoch: NonZeroU32,
 }

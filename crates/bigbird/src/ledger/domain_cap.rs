@@ -3,13 +3,15 @@
 //! For each user action and epoch the ledger keeps the set of sites that were admitted.
 //! [`admission`] decides whether one more site fits. It is asked in two places:
 //!
-//! * when an impression is saved, about its impression site, in the current epoch. If the site is
-//!   refused, the impression is silently dropped;
+//! * when an impression is saved, about its impression site, in the current epoch (`save` of a user
+//!   agent's `execution`, and of [`Device`](crate::Device)). If the site is refused, the impression
+//!   is silently dropped;
 //! * when a conversion is measured, about its conversion site, in each epoch of the window (step 1
 //!   in `engine.rs`). If the site is refused, that epoch is left out of the report.
 //!
-//! An admission stays, whatever the rest of the call finds. Whoever numbers user actions lets each
-//! end with its epoch (see [`UserAction`]), and nothing more is admitted under one that has ended.
+//! An admission stays, whatever the rest of the call finds. A user action must end with its epoch
+//! (see [`UserAction`]): whoever numbers them sees to it. A user agent gives calls of an ended
+//! action the id of calls without one.
 //! A [`Device`](crate::Device) in memory asks and admits in one step, with the same answer.
 
 use std::num::NonZeroU32;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use bigbird::Limit;
 use bigbird_lab::chart::{Chart, Series, Stroke};
 use bigbird_lab::describe::Counts;
 use bigbird_lab::plan::{ExpectedError, Measurement, reports_of_devices};
@@ -53,18 +54,18 @@ pub(crate) struct PlanArgs {
     /// Querier budget of a device, in epsilons
     ///
     /// What one querier can learn about a device in an epoch. A smaller epsilon is more private.
-    #[arg(long, alias = "querier", value_name = "EPSILON", default_value_t = 1.0)]
+    #[arg(long = Limit::QuerierBudget.flag(), alias = "querier", value_name = "EPSILON", default_value_t = 1.0)]
     querier_budget: f64,
     /// Global budget of a device, in epsilons
     ///
     /// What all queriers together can learn about a device in an epoch.
-    #[arg(long, alias = "global", value_name = "EPSILON", default_value_t = 8.0)]
+    #[arg(long = Limit::GlobalBudget.flag(), alias = "global", value_name = "EPSILON", default_value_t = 8.0)]
     global_budget: f64,
     /// Impression-site quota of a device, in epsilons
     ///
     /// How much of the global budget reports about one site's ads can use up.
     #[arg(
-        long,
+        long = Limit::ImpressionSiteQuota.flag(),
         alias = "impression-quota",
         value_name = "EPSILON",
         default_value_t = 2.0
@@ -74,7 +75,7 @@ pub(crate) struct PlanArgs {
     ///
     /// How much of the global budget conversions on one site can use up.
     #[arg(
-        long,
+        long = Limit::ConversionSiteQuota.flag(),
         alias = "conversion-quota",
         value_name = "EPSILON",
         default_value_t = 1.0
@@ -168,12 +169,16 @@ impl PlanArgs {
             ("--batch", self.batch),
             ("--target", self.target),
             ("--epsilon", self.epsilon),
-            ("--querier-budget", Some(self.querier_budget)),
-            ("--global-budget", Some(self.global_budget)),
-            ("--impression-site-quota", Some(self.impression_site_quota)),
-            ("--conversion-site-quota", Some(self.conversion_site_quota)),
         ];
-        for (name, value) in positive {
+        let positive = positive.map(|(name, value)| (name.to_owned(), value));
+        let limits = [
+            (Limit::QuerierBudget, self.querier_budget),
+            (Limit::GlobalBudget, self.global_budget),
+            (Limit::ImpressionSiteQuota, self.impression_site_quota),
+            (Limit::ConversionSiteQuota, self.conversion_site_quota),
+        ];
+        let limits = limits.map(|(limit, value)| (format!("--{}", limit.flag()), Some(value)));
+        for (name, value) in positive.into_iter().chain(limits) {
             if let Some(value) = value
                 && !(value > 0.0 && value.is_finite())
             {
@@ -195,8 +200,9 @@ impl PlanArgs {
         if !(self.others >= 0.0 && self.others < self.global_budget.min(self.impression_site_quota))
         {
             return Err(CommandError::because(format!(
-                "--others must be at least 0 and less than the global budget and the \
-                 impression-site quota, got {}",
+                "--others must be at least 0 and less than the {} and the {}, got {}",
+                Limit::GlobalBudget,
+                Limit::ImpressionSiteQuota,
                 self.others
             )));
         }

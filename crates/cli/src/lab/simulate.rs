@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bigbird::{Capacity, FilterKind, Policy, Profile, SiteCharging};
+use bigbird::{Capacity, FilterKind, Limit, Policy, Profile, SiteCharging};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::experiment::Experiment;
 use bigbird_lab::resilience::Resilience;
@@ -49,19 +49,19 @@ pub(crate) struct SimulateArgs {
     /// Querier budgets, in epsilons, or none [default: the profile's]
     ///
     /// What one querier can learn about a device in an epoch. A smaller epsilon is more private.
-    #[arg(long, alias = "querier", value_name = "EPSILON", value_delimiter = ',')]
+    #[arg(long = Limit::QuerierBudget.flag(), alias = "querier", value_name = "EPSILON", value_delimiter = ',')]
     querier_budget: Vec<LimitValue>,
     /// Global budgets, in epsilons, or none [default: the profile's]
     ///
     /// What all queriers together can learn about a device in an epoch.
-    #[arg(long, alias = "global", value_name = "EPSILON", value_delimiter = ',')]
+    #[arg(long = Limit::GlobalBudget.flag(), alias = "global", value_name = "EPSILON", value_delimiter = ',')]
     global_budget: Vec<LimitValue>,
     /// Impression-site quotas, in epsilons, or none [default: the profile's]
     ///
     /// How much of a device's global budget reports about one site's ads can use up in an epoch. It
     /// protects the measurements of other sites.
     #[arg(
-        long,
+        long = Limit::ImpressionSiteQuota.flag(),
         alias = "impression-quota",
         value_name = "EPSILON",
         value_delimiter = ','
@@ -71,14 +71,14 @@ pub(crate) struct SimulateArgs {
     ///
     /// How much of a device's global budget conversions on one site can use up in an epoch.
     #[arg(
-        long,
+        long = Limit::ConversionSiteQuota.flag(),
         alias = "conversion-quota",
         value_name = "EPSILON",
         value_delimiter = ','
     )]
     conversion_site_quota: Vec<LimitValue>,
     /// Domain caps: sites that one user action may involve, or none [default: the profile's]
-    #[arg(long, alias = "cap", value_name = "SITES", value_delimiter = ',')]
+    #[arg(long = Limit::DomainCap.flag(), alias = "cap", value_name = "SITES", value_delimiter = ',')]
     domain_cap: Vec<LimitValue>,
     /// Rules for what impression sites pay: full, paper or uniform [default: full]
     ///

@@ -127,7 +127,7 @@ pub(crate) struct WorkloadSource {
         help_heading = "Measurement"
     )]
     min_conversions_per_day: usize,
-    /// Least number of reports in a batch
+    /// Smallest number of reports in a batch
     #[arg(
         long,
         value_name = "COUNT",

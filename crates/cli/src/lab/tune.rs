@@ -45,7 +45,7 @@ pub(crate) struct TuneArgs {
     #[arg(long)]
     exact: bool,
     /// Querier budget, in epsilons
-    #[arg(long, alias = "querier", value_name = "EPSILON", default_value_t = 1.0)]
+    #[arg(long = Limit::QuerierBudget.flag(), alias = "querier", value_name = "EPSILON", default_value_t = 1.0)]
     querier_budget: f64,
     /// r: share that intermediaries spend
     ///
@@ -58,7 +58,7 @@ pub(crate) struct TuneArgs {
     )]
     intermediary_share: f64,
     /// Domain cap (κ): sites one user action may involve
-    #[arg(long, alias = "cap", value_name = "SITES", default_value_t = 2)]
+    #[arg(long = Limit::DomainCap.flag(), alias = "cap", value_name = "SITES", default_value_t = 2)]
     domain_cap: u32,
     /// Attackers to try, or none [default: all]
     ///
@@ -91,7 +91,8 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
     }
     if !(args.querier_budget > 0.0 && args.querier_budget.is_finite()) {
         let why = format!(
-            "--querier-budget must be a number above 0, got {}",
+            "--{} must be a number above 0, got {}",
+            Limit::QuerierBudget.flag(),
             args.querier_budget
         );
         return Err(CommandError::because(why));
@@ -316,9 +317,9 @@ fn tell(
         "N",
         "M",
         "n",
-        "global budget",
-        "impression-site quota",
-        "conversion-site quota",
+        Limit::GlobalBudget.name(),
+        Limit::ImpressionSiteQuota.name(),
+        Limit::ConversionSiteQuota.name(),
     ];
     let served = choices.iter().filter_map(|choice| {
         let percentile = choice.percentile?;
@@ -346,7 +347,11 @@ fn tell(
         let percentile = choice.percentile.map(|it| format!(" (p{it})"));
         format!("{global}, {quota}{}", percentile.unwrap_or_default())
     };
-    let mut header = vec!["global budget, impression-site quota".to_owned()];
+    let mut header = vec![format!(
+        "{}, {}",
+        Limit::GlobalBudget,
+        Limit::ImpressionSiteQuota
+    )];
     header.extend(choices.iter().map(capacities));
     let names = std::iter::once("no attack").chain(attackers.iter().map(|it| it.name()));
     let rows = names.enumerate().map(|(number, name)| {

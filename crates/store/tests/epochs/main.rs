@@ -268,7 +268,7 @@ fn one_epoch_never_shows_in_another_on_disk_with_clocks_that_step_back() {
 #[test]
 fn lives_reach_every_limit() {
     let mut causes: BTreeMap<String, u32> = BTreeMap::new();
-    let mut displaced_objects = 0;
+    let mut evicted_objects = 0;
     let mut runner = TestRunner::deterministic();
     for _ in 0..400 {
         let life = life(Clocks::BothWays)
@@ -276,7 +276,7 @@ fn lives_reach_every_limit() {
             .unwrap()
             .current();
         let (seen, history) = live(&mut InMemory, &life, None, None);
-        displaced_objects += history.displaced_objects;
+        evicted_objects += history.evicted_objects;
         let Some(changed) = changed(&life, &history) else {
             continue;
         };
@@ -303,8 +303,8 @@ fn lives_reach_every_limit() {
         );
     }
     assert!(
-        displaced_objects > 100,
-        "only {displaced_objects} objects dropped"
+        evicted_objects > 100,
+        "only {evicted_objects} objects dropped"
     );
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct History {
     /// The total that each epoch was charged from its global budget, in µε.
     pub(crate) global: BTreeMap<EpochIndex, u64>,
     /// The number of attribution objects that were dropped because there were too many.
-    pub(crate) displaced_objects: usize,
+    pub(crate) evicted_objects: usize,
 }
 
 impl<S> World<S> {
@@ -212,7 +212,7 @@ impl<T: Transaction<E>, E> Transaction<E> for WorldTransaction<'_, T> {
             }
         }
         changes.saved.retain(|it| self.without != Some(it.epoch));
-        self.history.displaced_objects += changes.dropped_objects.len();
+        self.history.evicted_objects += changes.dropped_objects.len();
         if self.refused.take() {
             changes.ledger.charges.clear();
         }

@@ -173,7 +173,7 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         let created = self.changes.objects.iter();
         objects.extend(created.map(|it| (it.number, it.object.conversion_site())));
         while objects.len() > self.config.max_shared_conversions.max(1) {
-            let Some(at) = displaced_object(&objects) else {
+            let Some(at) = evicted_object(&objects) else {
                 break;
             };
             let (number, _) = objects.swap_remove(at);
@@ -223,9 +223,9 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
 
 /// The index of the shared conversion to remove when there are too many: the oldest of the
 /// conversion site that has the most. If several sites have the most, it is the oldest of all
-/// theirs. So a site that creates many displaces its own, and it does not matter what was found or
+/// theirs. So a site that creates many evicts its own, and it does not matter what was found or
 /// paid.
-fn displaced_object(objects: &[(u64, SiteId)]) -> Option<usize> {
+fn evicted_object(objects: &[(u64, SiteId)]) -> Option<usize> {
     let mut of_site: BTreeMap<SiteId, u32> = BTreeMap::new();
     for (_, site) in objects {
         *of_site.entry(*site).or_default() += 1;
@@ -245,7 +245,7 @@ mod tests {
     fn the_oldest_of_the_site_with_most_goes() {
         let gone = |sites: &[u32]| {
             let objects: Vec<_> = (1..).zip(sites.iter().map(|site| SiteId(*site))).collect();
-            displaced_object(&objects).map(|at| objects[at].0)
+            evicted_object(&objects).map(|at| objects[at].0)
         };
         assert_eq!(gone(&[]), None);
         assert_eq!(gone(&[7, 8, 8, 9]), Some(2));

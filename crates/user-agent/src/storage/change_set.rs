@@ -36,7 +36,7 @@ pub struct ChangeSet {
     /// Sites that lose their number.
     pub unnamed: Vec<SiteId>,
     /// True if removed rows must be erased for good, so that nobody finds them on the disk. This is
-    /// the case if they were cleared or cleaned up, and not just displaced.
+    /// the case if they were cleared or cleaned up, and not just evicted.
     pub erase: bool,
 }
 
