@@ -32,7 +32,7 @@ pub(crate) fn run(args: &ExplainArgs) -> CommandResult {
     let scenario = read(args).map_err(CommandError::unreadable)?;
     let mut player = scenario
         .player(args.profile)
-        .map_err(|why| CommandError::unreadable(format!("{}: {why}", scenario.name)))?;
+        .map_err(|why| CommandError::unreadable(format!("{}: {why}", args.scenario.display())))?;
     let mut text = format!("{}\n", scenario.name);
     for event in &scenario.events {
         tell(&mut text, &mut player, event)?;
@@ -57,9 +57,9 @@ fn read(args: &ExplainArgs) -> Result<Scenario, String> {
             _ => None,
         })
         .collect();
-    let names: Vec<String> = scenarios
-        .iter()
-        .map(|it| format!("  {}", it.name))
+    let named = scenarios.iter().filter(|it| !it.name.is_empty());
+    let names: Vec<String> = named
+        .map(|it| format!("`{}`", it.name.escape_debug()))
         .collect();
     let mut wanted = scenarios.into_iter().filter(|scenario| match &args.name {
         Some(name) => scenario.name == *name,
@@ -67,9 +67,9 @@ fn read(args: &ExplainArgs) -> Result<Scenario, String> {
     });
     wanted.next().ok_or_else(|| match &args.name {
         Some(name) => format!(
-            "{}: unknown scenario `{name}`; use one of:\n{}",
+            "{}: unknown scenario `{name}`; use one of: {}",
             path.display(),
-            names.join("\n")
+            names.join(", ")
         ),
         None => format!("{}: the file contains no scenario", path.display()),
     })

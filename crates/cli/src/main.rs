@@ -14,10 +14,11 @@ mod signals;
 mod stdio;
 mod store;
 
+use std::any::TypeId;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// Privacy budgets for the open web.
 #[derive(Debug, Parser)]
@@ -57,7 +58,7 @@ enum Command {
 
 fn main() -> ExitCode {
     signals::survive_file_size_limit();
-    let command = match Cli::try_parse() {
+    let command = match parse() {
         Ok(cli) => cli.command,
         Err(instead) => return print_instead(&instead),
     };
@@ -89,6 +90,31 @@ fn main() -> ExitCode {
             ExitCode::from(status)
         }
     }
+}
+
+/// Parses the arguments.
+fn parse() -> Result<Cli, clap::Error> {
+    let matches = with_plain_errors(Cli::command()).try_get_matches()?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// Makes errors about numbers say what is wrong. A flag that takes a value also takes a negative
+/// number, which is then out of range and not an unknown flag.
+fn with_plain_errors(command: clap::Command) -> clap::Command {
+    fn number(text: &str) -> Result<f64, &'static str> {
+        text.parse().map_err(|_| "it is not a number")
+    }
+    let command = command.mut_args(|arg| {
+        if arg.is_positional() || !arg.get_action().takes_values() {
+            return arg;
+        }
+        let arg = arg.allow_negative_numbers(true);
+        match arg.get_value_parser().type_id() == TypeId::of::<f64>() {
+            true => arg.value_parser(number),
+            false => arg,
+        }
+    });
+    command.mut_subcommands(with_plain_errors)
 }
 
 /// Prints the help, the version, or a usage error, when there is no command to run.

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 
+use bigbird_lab::text::grouped;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
@@ -21,6 +22,14 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 /// One JSON document for other programs, indented, with a newline at the end.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// A number with its noun, in the singular or the plural.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{} {thing}s", grouped(number)),
+    }
 }
 
 /// The lines above and below the header, and below the last row.

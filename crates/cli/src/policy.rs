@@ -33,8 +33,7 @@ pub(crate) struct PolicyArgs {
     #[arg(
         long = Limit::QuerierBudget.flag(),
         alias = "querier",
-        value_name = "EPSILON",
-        allow_negative_numbers = true
+        value_name = "EPSILON"
     )]
     querier_budget: Option<f64>,
     /// N: conversion sites that ask a device for reports in an epoch
@@ -48,16 +47,13 @@ pub(crate) struct PolicyArgs {
     fan_out: Option<u32>,
     /// r: share that intermediaries spend [default: 0]
     ///
-    /// What intermediaries spend on one conversion site, as a share of a querier budget.
-    #[arg(
-        long,
-        alias = "r",
-        value_name = "SHARE",
-        allow_negative_numbers = true,
-        requires = "conversion_sites"
-    )]
+    /// What intermediaries spend on one conversion site, as a share of a querier budget. Requires a
+    /// workload.
+    #[arg(long, alias = "r", value_name = "SHARE", requires = "conversion_sites")]
     intermediary_share: Option<f64>,
     /// Domain cap (κ): sites one user action may involve [default: 2]
+    ///
+    /// Requires --querier-budget.
     #[arg(long = Limit::DomainCap.flag(), alias = "cap", value_name = "SITES", requires = "querier_budget")]
     domain_cap: Option<u32>,
     /// Print the limits as JSON, capacities in microepsilons
@@ -88,13 +84,10 @@ pub(crate) fn run(args: &PolicyArgs) -> CommandResult {
 impl PolicyArgs {
     fn show(&self) -> Result<PolicyOutput, CommandError> {
         let workload = match (self.conversion_sites, self.impression_sites, self.fan_out) {
-            (Some(n_conversion), Some(m_impression), Some(fan_out)) => {
-                Some(WorkloadParameters::new(
-                    n_conversion,
-                    m_impression,
-                    fan_out,
-                    self.intermediary_share.unwrap_or(0.0),
-                )?)
+            (Some(conversion_sites), Some(impression_sites), Some(fan_out)) => {
+                let share = self.intermediary_share.unwrap_or(0.0);
+                WorkloadParameters::new(conversion_sites, impression_sites, fan_out, share)
+                    .map(Some)?
             }
             _ => None,
         };
@@ -108,12 +101,10 @@ impl PolicyArgs {
                 )?,
                 warnings: None,
             }),
-            (Some(_), None) => Err(CommandError {
-                why: "--querier-budget needs a workload: --conversion-sites N \
-                      --impression-sites M --fan-out n"
-                    .to_owned(),
-                status: 1,
-            }),
+            (Some(_), None) => Err(CommandError::because(
+                "--querier-budget needs a workload: --conversion-sites N --impression-sites M \
+                 --fan-out n",
+            )),
             (None, workload) => {
                 let profile = self.profile.unwrap_or_default();
                 let policy = profile.policy();
@@ -143,7 +134,7 @@ const fn meaning(limit: Limit) -> &'static str {
             "how much of the global budget conversions on one site can use up"
         }
         Limit::DomainCap => "how many sites one user action can involve in an epoch",
-        Limit::UserActionBudget => "what one user action can cost an epoch",
+        Limit::UserActionBudget => "how much one user action can use up in an epoch",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
 use bigbird_store::{CheckReport, EpochSummary, Problem, Reset, StoreError, StoreSummary};
@@ -59,7 +59,7 @@ longer needed.")]
         /// Time of the reset, in seconds since 1970 [default: now]
         ///
         /// Only for a store that was used on a test clock.
-        #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+        #[arg(long, value_name = "SECONDS")]
         seconds: Option<i64>,
     },
 }
@@ -87,10 +87,10 @@ pub(crate) fn run(command: &StoreCommand) -> CommandResult {
             } = checked.map_err(|error| unusable(&error))?;
             format!(
                 "The store is intact: {}, {}, {}, {}.\n",
-                count(filters, "filter"),
-                count(impressions, "impression"),
-                count(objects, "attribution object"),
-                count(sites, "site")
+                output::count(filters, "filter"),
+                output::count(impressions, "impression"),
+                output::count(objects, "attribution object"),
+                output::count(sites, "site")
             )
         }
         StoreCommand::Backup { file, to } => {
@@ -124,10 +124,18 @@ pub(crate) fn run(command: &StoreCommand) -> CommandResult {
 /// Describes what a reset did, and what it had to assume.
 fn told_of_reset(reset: &Reset) -> String {
     let kept = reset.kept.display();
-    let mut text = format!(
-        "The old store is now {kept}, with {kept}-wal.\n\
-         It shows what the user has seen. Delete both files when they are no longer needed.\n"
-    );
+    let mut log = reset.kept.clone().into_os_string();
+    log.push("-wal");
+    let mut text = match Path::new(&log).exists() {
+        true => format!(
+            "The old file is now {kept}, with its log {kept}-wal.\n\
+             They show what the user has seen. Delete both when they are no longer needed.\n"
+        ),
+        false => format!(
+            "The old file is now {kept}.\n\
+             It shows what the user has seen. Delete it when it is no longer needed.\n"
+        ),
+    };
     if !reset.remembered {
         let days = Rules::MAX_EPOCH_DAYS;
         text.push_str(&format!(
@@ -267,12 +275,16 @@ fn show(contents: &StoreSummary, most: usize) -> Result<String, std::fmt::Error>
     for (site, until) in &contents.closed {
         writeln!(
             text,
-            "The user cleared the data of {site}, which is closed up to epoch {}.",
+            "The user cleared the data of {site}. Its conversions no longer read epochs up to {}.",
             until.0
         )?;
     }
     if contents.objects > 0 {
-        writeln!(text, "{}.", count(contents.objects, "shared conversion"))?;
+        writeln!(
+            text,
+            "{}.",
+            output::count(contents.objects, "shared conversion")
+        )?;
     }
     writeln!(text, "{} on disk.", size(contents.bytes))?;
     // Newest first, because people usually look for the last epoch.
@@ -319,8 +331,12 @@ fn show_epoch(text: &mut String, epoch: &EpochSummary, most: usize) -> std::fmt:
     let impressions: u64 = epoch.impressions.iter().map(|(_, count)| count).sum();
     if impressions > 0 {
         let sites = epoch.impressions.len();
-        let of = count(sites as u64, "site");
-        writeln!(text, "  {} of {of}", count(impressions, "impression"))?;
+        let of = output::count(sites as u64, "site");
+        writeln!(
+            text,
+            "  {} of {of}",
+            output::count(impressions, "impression")
+        )?;
         for (site, count) in epoch.impressions.iter().take(most) {
             writeln!(text, "    {count:>7}  {site}")?;
         }
@@ -329,14 +345,6 @@ fn show_epoch(text: &mut String, epoch: &EpochSummary, most: usize) -> std::fmt:
         }
     }
     Ok(())
-}
-
-/// A number with its noun, in the singular or the plural.
-fn count(number: u64, thing: &str) -> String {
-    match number {
-        1 => format!("1 {thing}"),
-        _ => format!("{number} {thing}s"),
-    }
 }
 
 /// The consumed share of a capacity, as a bar.

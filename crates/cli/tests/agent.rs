@@ -173,7 +173,7 @@ fn a_malformed_line_gets_an_answer_and_the_agent_goes_on() {
         agent.receive()["message"]
             .as_str()
             .unwrap()
-            .contains("utf-8")
+            .contains("UTF-8")
     );
     let answer = agent.receive();
     assert_eq!(answer["message"], "a line must have at most 1052672 bytes");
@@ -565,7 +565,7 @@ fn what_cannot_be_a_store_is_refused_in_one_line() {
     std::fs::write(&store, "a diary").unwrap();
     let message = agent_refused(&folder, &[]);
     assert!(
-        message.ends_with("store: not a Big Bird store\n"),
+        message.ends_with("store: the file is not a Big Bird store; check the path\n"),
         "{message}"
     );
     std::fs::write(&store, "").unwrap();

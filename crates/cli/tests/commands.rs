@@ -110,8 +110,7 @@ fn wrong_values_get_one_line_and_a_status() {
         ),
         (
             format!("policy --querier-budget 1 --intermediary-share NaN {workload}"),
-            "bigbird: the intermediary share (r) is invalid: \
-             an amount of epsilon must be in [0, 18446744073709], got NaN\n",
+            "bigbird: the intermediary share (r) must be in [0, 18446744073709], got NaN\n",
         ),
         (
             "policy --querier-budget 1".to_owned(),

@@ -373,8 +373,8 @@ fn plan_answers_both_ways() {
         ),
         (
             "--others 9",
-            "--others must be at least 0 and less than the global budget and the impression-site \
-             quota, got 9",
+            "--others must be in [0, 2), below the global budget and the impression-site quota, \
+             got 9",
         ),
     ] {
         let (status, message) = refused(&format!("{common} {arguments}"));

@@ -269,7 +269,7 @@ impl Scenario {
     ) -> Result<ScenarioPlayer<S>, RunError> {
         let profile = self.profile(profile)?;
         let Some(config) = &self.config else {
-            return Err(RunError::new("the scenario has no config"));
+            return Err(RunError::new("the scenario has no `config`; add one"));
         };
         let prescribed = || ScriptedRandomness {
             epoch_start: config.epoch_start,

@@ -226,7 +226,7 @@ fn what_is_wrong_is_named() {
     };
     let options = RawOptions::default();
     assert!(
-        error(&folder, &options).ends_with(": the folder has no Parquet files of days 11 to 30")
+        error(&folder, &options).ends_with(": the folder has no Parquet files for days 11 to 30")
     );
     let path = folder.path().join("day_int=11/a.parquet");
     write(&path, displays(&["a"]));
@@ -243,7 +243,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             "cnt_displays;nb_users_original\none;10\n",
-            "column `cnt_displays`, row 1: \"one\" is not a whole number that fits into 64 bits",
+            "column `cnt_displays`, row 1: \"one\" is not a whole number",
         ),
         (
             "cnt_displays;nb_users_original\n7;10\n",

@@ -461,12 +461,11 @@ fn what_is_wrong_with_a_row_is_named() {
         ),
         (
             "d,1.5,s,,,c,1",
-            "column `time`, row 2: \"1.5\" is not a whole number that fits into 64 bits",
+            "column `time`, row 2: \"1.5\" is not a whole number",
         ),
         (
             "d,99999999999999999999,s,,,c,1",
-            "column `time`, row 2: \"99999999999999999999\" is not a whole number that fits into \
-             64 bits",
+            "column `time`, row 2: \"99999999999999999999\" does not fit into 64 bits",
         ),
         (
             "d,94371840,s,,,c,1",
@@ -496,7 +495,7 @@ fn what_is_wrong_with_a_row_is_named() {
         ),
         (
             "d,0,s,p,\"a\nb\",i,",
-            "column `bucket`, row 2: \"a\\nb\" is not a whole number that fits into 64 bits",
+            "column `bucket`, row 2: \"a\\nb\" is not a whole number",
         ),
         (
             "d,0,s,,,c,0",

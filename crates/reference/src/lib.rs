@@ -198,7 +198,7 @@ pub enum Flaw {
     SharedLimit,
     /// The user-action budget counts over all epochs (the appendix's faulty form).
     ActionBudgetOverEpochs,
-    /// What is stored decides whether a window counts as one of a single epoch.
+    /// The stored impressions decide whether a window counts as one of a single epoch.
     SingleByStored,
     /// A request matches impressions that its own user action saved.
     OwnAction,

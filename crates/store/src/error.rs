@@ -56,7 +56,7 @@ pub enum Problem {
     #[error("the file already exists")]
     Exists,
     /// The file is not an SQLite database, or it is the database of another program.
-    #[error("not a Big Bird store")]
+    #[error("the file is not a Big Bird store; check the path")]
     NotAStore,
     /// The file is a store, but part of its content is not what was written.
     #[error("the store is damaged: {0}")]
@@ -98,7 +98,7 @@ pub enum Problem {
     #[error("a step of the transaction failed, so the transaction cannot be committed")]
     HalfDone,
     /// The store is full: no number is left for another item of this kind.
-    #[error("all numbers for {0} are used up")]
+    #[error("the store is full: it has no numbers left for {0}")]
     Exhausted(&'static str),
     /// The file system failed.
     #[error("{operation} failed: {source}")]

@@ -182,7 +182,7 @@ fn kept_by(path: &Path) -> Option<PathBuf> {
     kept.exists().then_some(kept)
 }
 
-/// What could be read from an old store.
+/// The contents of an old store that could be read.
 struct OldStore {
     device: DeviceRow,
     resets: Vec<(i64, String)>,

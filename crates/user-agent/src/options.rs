@@ -303,6 +303,7 @@ impl Limits {
             QueryError::Epsilon(EpsilonError::Request { got }) => {
                 RangeError::new("epsilon", format!("in (0, {}]", Epsilon::MAX), got)
             }
+            QueryError::Value { max_value: 0, .. } => RangeError::new("maxValue", "at least 1", 0),
             QueryError::Value { got, max_value } => {
                 RangeError::new("value", format!("in [1, maxValue = {max_value}]"), got)
             }

@@ -152,7 +152,7 @@ pub struct SiteError {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 enum SiteProblem {
-    #[error("it is not a host")]
+    #[error("it is not a host; use a name such as news.example, without scheme, port or path")]
     NoHost,
     #[error("it is an IP address")]
     Address,
@@ -197,20 +197,23 @@ mod tests {
         }
     }
 
+    const NO_HOST: &str =
+        "it is not a host; use a name such as news.example, without scheme, port or path";
+
     #[test]
     fn what_is_no_site_is_refused_with_the_reason() {
         let cases = [
-            ("", "it is not a host"),
-            ("https://example.com", "it is not a host"),
-            ("example.com:443", "it is not a host"),
-            (" example.com", "it is not a host"),
-            ("a..example.com", "it is not a host"),
-            (".example.com", "it is not a host"),
+            ("", NO_HOST),
+            ("https://example.com", NO_HOST),
+            ("example.com:443", NO_HOST),
+            (" example.com", NO_HOST),
+            ("a..example.com", NO_HOST),
+            (".example.com", NO_HOST),
             ("1.2.3.4", "it is an IP address"),
             ("0x7f.1", "it is an IP address"),
-            ("xn--a.1", "it is not a host"),
-            ("xn--a.0x", "it is not a host"),
-            ("xn--a b.com", "it is not a host"),
+            ("xn--a.1", NO_HOST),
+            ("xn--a.0x", NO_HOST),
+            ("xn--a b.com", NO_HOST),
             ("[::1]", "it is an IP address"),
             ("com", "it is a public suffix"),
             ("co.uk", "it is a public suffix"),

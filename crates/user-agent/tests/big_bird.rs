@@ -399,9 +399,11 @@ fn what_nobody_can_reach_is_forgotten() {
     }
 }
 
-/// Every conversion makes the same writes, whether it is charged or null, or the API is disabled.
+/// Every call that measures makes the same writes, whether it is charged or null, or the API is
+/// disabled.
 #[test]
 fn every_call_makes_one_write_of_the_same_form() {
+    type CountingAgent = UserAgent<CountingStore, FixedRandomness>;
     let mut agent = agent(Profile::BigBird);
     save(&mut agent, "news.example", None, 0, 1);
     let config = agent.config().clone();
@@ -411,24 +413,46 @@ fn every_call_makes_one_write_of_the_same_form() {
     };
     let writes = Rc::clone(&counting.writes);
     let mut agent = UserAgent::new(config, counting, FixedRandomness, at(1)).unwrap();
-    let count =
-        |agent: &mut UserAgent<CountingStore, FixedRandomness>, site: &str, enabled: bool| {
-            let Ok(()) = agent.set_enabled(enabled);
-            let Ok(action) = agent.begin_user_action(at(2));
-            writes.take();
-            let call = Call::new(site, at(2)).by(action);
-            let _ = agent.measure_conversion(&call, &options(0.1)).unwrap();
-            writes.take()
+    let count = |agent: &mut CountingAgent,
+                 what: &str,
+                 measure: &mut dyn FnMut(&mut CountingAgent, &Call<'_>)| {
+        let Ok(action) = agent.begin_user_action(at(2));
+        let call = Call {
+            intermediary: Some("ads.example"),
+            ..Call::new("shop.example", at(2)).by(action)
         };
-    let charged = count(&mut agent, "shop.example", true);
-    assert_eq!(charged, ["apply", "commit"]);
+        writes.take();
+        measure(agent, &call);
+        assert_eq!(writes.take(), ["apply", "commit"], "{what}");
+    };
+    let mut shared = SharedConversion(7);
+    let mut null_histograms = 0;
+    for state in ["charged", "disabled", "null"] {
+        let Ok(()) = agent.set_enabled(state != "disabled");
+        if state == "null" {
+            let Ok(()) = agent.clear_impressions_for_site("news.example");
+        }
+        let about = |call: &str| format!("{call}, {state}");
+        count(&mut agent, &about("a conversion"), &mut |agent, call| {
+            let answer = agent.measure_conversion(call, &options(0.1)).unwrap();
+            null_histograms += u32::from(released(answer) == [0, 0, 0]);
+        });
+        count(&mut agent, &about("a creation"), &mut |agent, call| {
+            let with = ["ads.example"];
+            let answer = agent.create_shared_conversion(call, &options(0.1), &with);
+            shared = answer.unwrap().shared;
+        });
+        for what in ["a share", "a share that was taken before"] {
+            count(&mut agent, &about(what), &mut |agent, call| {
+                let answer = agent.take_share(shared, call, &options(0.1)).unwrap();
+                null_histograms += u32::from(released(answer) == [0, 0, 0]);
+            });
+        }
+    }
     assert_eq!(
-        count(&mut agent, "shop.example", false),
-        charged,
-        "disabled"
+        null_histograms, 7,
+        "only one conversion and one share count"
     );
-    let Ok(()) = agent.clear_impressions_for_site("news.example");
-    assert_eq!(count(&mut agent, "shop.example", true), charged, "null");
 }
 
 fn explain(agent: &mut MemoryAgent, site: &str, seconds: i64, epsilon: f64) -> Explanation {
@@ -563,16 +587,15 @@ fn explaining_a_request_begins_no_user_action() {
     assert_eq!(state(&mut player.agent), before);
 }
 
-/// When the store has failed, a page gets a null report, or a handle whose shares are null. The
-/// page cannot tell either from any other.
+/// A page whose call failed gets a null report, or a handle without a shared conversion, whose
+/// shares are null.
 #[test]
-fn a_page_does_not_learn_that_the_store_failed() {
+fn a_handle_of_nothing_gives_null_reports() {
     let mut agent = agent(Profile::BigBird);
     let call = Call::new("shop.example", at(2));
     let conversion = agent.gate().conversion(&call, &options(0.5)).unwrap();
     let null = agent.gate().null_report(&conversion.envelope());
     assert_eq!(null.histogram.unwrap().buckets(), [0, 0, 0]);
-    // A handle without a shared conversion.
     let shared = SharedConversion(7);
     assert_eq!(take(&mut agent, shared, "adtech.example", 3), [0, 0, 0]);
 }

@@ -200,12 +200,13 @@ fn live(case: &ClearingCase, clearing: Clearing) -> Result<(), TestCaseError> {
 
 fn name(memory: &MemoryStore, filter: Filter) -> String {
     let site = |id: SiteId| memory.site(id).unwrap().to_string();
+    let limit = filter.kind().limit();
     match filter {
-        Filter::GlobalBudget => "global".to_owned(),
-        Filter::UserActionBudget(action) => format!("action {}", action.0),
-        Filter::QuerierBudget(id) => format!("querier {}", site(id)),
-        Filter::ImpressionSiteQuota(id) => format!("impression {}", site(id)),
-        Filter::ConversionSiteQuota(id) => format!("conversion {}", site(id)),
+        Filter::GlobalBudget => limit.to_string(),
+        Filter::UserActionBudget(action) => format!("{limit} of {}", action.0),
+        Filter::QuerierBudget(id)
+        | Filter::ImpressionSiteQuota(id)
+        | Filter::ConversionSiteQuota(id) => format!("{limit} of {}", site(id)),
     }
 }
 

@@ -158,11 +158,14 @@ pub enum PolicyError {
         /// The parameter.
         parameter: &'static str,
     },
-    /// A budget cannot be multiplied by the intermediaries' share.
-    #[error("the intermediary share (r) is invalid: {source}")]
+    /// The intermediaries' share is negative, NaN, infinite or too large.
+    #[error(
+        "the intermediary share (r) must be in [0, {max}], got {got}",
+        max = u64::MAX / crate::epsilon::MICRO
+    )]
     IntermediaryShare {
-        /// The problem with the share.
-        source: EpsilonError,
+        /// The share that was given.
+        got: f64,
     },
 }
 

@@ -23,9 +23,9 @@ pub enum Arithmetic {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum GlobalCharging {
-    /// What the report reveals about this device: its individual sensitivity (the paper).
+    /// The loss that the report causes on this device, by its individual sensitivity (the paper).
     Individual,
-    /// The most it could reveal (the draft).
+    /// The largest loss that it could cause (the draft).
     WorstCase,
 }
 

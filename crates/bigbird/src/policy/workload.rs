@@ -38,8 +38,11 @@ impl WorkloadParameters {
     ) -> Result<Self, PolicyError> {
         let at_least_one =
             |count, parameter| NonZeroU32::new(count).ok_or(PolicyError::Workload { parameter });
-        let share = MicroEpsilon::from_epsilon(intermediary_share)
-            .map_err(|source| PolicyError::IntermediaryShare { source })?;
+        let share = MicroEpsilon::from_epsilon(intermediary_share).map_err(|_| {
+            PolicyError::IntermediaryShare {
+                got: intermediary_share,
+            }
+        })?;
         Ok(Self {
             conversion_sites: at_least_one(conversion_sites, "conversion site (N)")?,
             impression_sites: at_least_one(impression_sites, "impression site (M)")?,

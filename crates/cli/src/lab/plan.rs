@@ -197,10 +197,10 @@ impl PlanArgs {
                 return Err(CommandError::because(why));
             }
         }
-        if !(self.others >= 0.0 && self.others < self.global_budget.min(self.impression_site_quota))
-        {
+        let most = self.global_budget.min(self.impression_site_quota);
+        if !(self.others >= 0.0 && self.others < most) {
             return Err(CommandError::because(format!(
-                "--others must be at least 0 and less than the {} and the {}, got {}",
+                "--others must be in [0, {most}), below the {} and the {}, got {}",
                 Limit::GlobalBudget,
                 Limit::ImpressionSiteQuota,
                 self.others

@@ -107,12 +107,18 @@ pub(crate) struct SimulateArgs {
     /// Number of sites of each kind that an attacker owns [default: 10]
     ///
     /// In a synthetic population, the default for conversion sites is 10 times --scale.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     owned_sites: Option<u32>,
     /// CSV file to write the results to
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// SVG file to write a figure to: the error for each value of the parameter with most values
+    /// SVG file to write a figure to
+    ///
+    /// It shows the error for each value of the parameter with the most values.
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
     /// Print all runs with all batches as JSON

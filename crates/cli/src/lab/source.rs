@@ -68,12 +68,7 @@ pub(crate) struct WorkloadSource {
     /// Time in tables at which the first epoch begins [default: 0]
     ///
     /// Given in --time-unit, for example as a Unix time in seconds.
-    #[arg(
-        long,
-        value_name = "TIME",
-        allow_negative_numbers = true,
-        help_heading = "Workload"
-    )]
+    #[arg(long, value_name = "TIME", help_heading = "Workload")]
     time_origin: Option<i64>,
     /// Length of an epoch for tables, in days [default: 1]
     #[arg(long, value_name = "DAYS", help_heading = "Workload")]
@@ -135,7 +130,7 @@ pub(crate) struct WorkloadSource {
         help_heading = "Measurement"
     )]
     min_batch: usize,
-    /// Days of conversions in a batch
+    /// Length of a batch, in days of conversions
     #[arg(
         long,
         value_name = "DAYS",
@@ -157,7 +152,7 @@ pub(crate) struct WorkloadSource {
         help_heading = "Measurement"
     )]
     lookback_epochs: u16,
-    /// Noise that is added to sums [default: paper, but consistent in bigbird plan]
+    /// Noise that is added to sums [default: consistent in `bigbird plan`, otherwise paper]
     #[arg(long, value_enum, help_heading = "Measurement")]
     noise: Option<NoiseName>,
     /// Number of threads, up to 1024 [default: all cores]
@@ -172,6 +167,14 @@ pub(crate) struct WorkloadSource {
     threads: Vec<u16>,
 }
 
+/// The scale of the noise, in words.
+pub(crate) fn noise_scale(noise: NoiseModel) -> &'static str {
+    match noise {
+        NoiseModel::Paper => "scale 1/ε, as in the paper's figures",
+        NoiseModel::Consistent => "scale 2/ε, as the paper's accounting assumes",
+    }
+}
+
 /// A range of days.
 #[derive(Debug, Clone)]
 struct Days(RangeInclusive<u8>);
@@ -184,7 +187,7 @@ impl FromStr for Days {
         match (first.parse(), last.parse()) {
             (Ok(first), Ok(last)) if 1 <= first && first <= last => Ok(Self(first..=last)),
             _ => Err(format!(
-                "`{text}` is not a range of days; use FIRST-LAST, such as 11-30"
+                "use FIRST-LAST with 1 ≤ FIRST ≤ LAST, such as 11-30, instead of `{text}`"
             )),
         }
     }
@@ -260,8 +263,12 @@ impl WorkloadSource {
             && let Some((first, last)) = workload.epochs()
             && (first == last || last - first > 400)
         {
+            let where_they_lie = match first == last {
+                true => format!("all events lie in epoch {first}"),
+                false => format!("the events lie in epochs {first} to {last}"),
+            };
             stdio::tell(&format!(
-                "note: the events lie in epochs {first} to {last}; check that --time-unit {} and \
+                "note: {where_they_lie}; check that --time-unit {} and \
                  --epoch-days {} are right",
                 self.time_unit().name(),
                 self.epoch_days()
@@ -499,18 +506,15 @@ impl WorkloadSource {
             ),
             (
                 "noise",
-                match options.noise {
-                    NoiseModel::Paper => "scale 1/ε, as in the paper's figures",
-                    NoiseModel::Consistent => "scale 2/ε, as the paper's accounting assumes",
-                }
-                .to_owned(),
+                noise_scale(options.noise).to_owned(),
             ),
             (
                 "epoch",
-                format!(
-                    "a conversion reads its own epoch and {} before it",
-                    self.lookback_epochs
-                ),
+                match self.lookback_epochs {
+                    0 => "a conversion reads its own epoch".to_owned(),
+                    1 => "a conversion reads its own epoch and the one before it".to_owned(),
+                    more => format!("a conversion reads its own epoch and the {more} before it"),
+                },
             ),
             (
                 "defaults",

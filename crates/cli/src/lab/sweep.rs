@@ -12,7 +12,7 @@ use bigbird_lab::text::grouped;
 use bigbird_lab::workload::Workload;
 use serde_json::{Value, json};
 
-use super::source::WorkloadSource;
+use super::source::{WorkloadSource, noise_scale};
 use crate::output;
 
 /// One run of a sweep.
@@ -222,14 +222,16 @@ impl<'a> Sweep<'a> {
         writeln!(
             text,
             "Limits are in epsilons. Median and p95 are errors of batches. The columns \"by …\" \
-             are the\nshares of reports that were blocked, by first cause."
+             are the\nshares of reports that were blocked, by first cause. Noise has {}.",
+            noise_scale(source.options().noise)
         )?;
         if attacked {
             writeln!(
                 text,
-                "Taken: the average that attackers took from those global budgets that were used.\n\
-                 Bounds: whether the resilience theorem held on every device and batch. It needs \
-                 quotas.\n\
+                "Taken: the mean epsilon that attackers consumed of each global budget that was \
+                 used.\n\
+                 Bounds: whether the resilience theorem held on every device and batch. The \
+                 theorem\nneeds quotas.\n\
                  By default, attackers own {}.",
                 source.owned()
             )?;

@@ -13,7 +13,7 @@ use bigbird_lab::text::grouped;
 use bigbird_lab::tune;
 use serde_json::{Value, json};
 
-use super::source::WorkloadSource;
+use super::source::{WorkloadSource, noise_scale};
 use crate::progress::Bar;
 use crate::{CommandError, CommandResult, output};
 
@@ -34,7 +34,7 @@ twice the global budget. Each is tried without attack and under every attacker. 
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     source: WorkloadSource,
-    /// Percentages of devices to serve, from 0 to 100
+    /// Percentiles of devices to serve, from 0 to 100, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "85")]
     percentile: Vec<f64>,
     /// Run attribution to count which sites pay
@@ -339,7 +339,9 @@ fn tell(
     writeln!(text, "{}\n", output::table(header, served))?;
     writeln!(
         text,
-        "The expected median error of honest batches, without attack and under each attacker:"
+        "The expected median error of honest batches, without attack and under each attacker\n\
+         (noise of {}):",
+        noise_scale(args.source.options().noise)
     )?;
     let capacities = |choice: &Choice| {
         let global = epsilons(&choice.policy, FilterKind::GlobalBudget);

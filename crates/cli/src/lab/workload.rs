@@ -63,9 +63,9 @@ fn write_workload(args: &WriteArgs) -> CommandResult {
         false => write::write_prepared(&workload, &args.to)?,
     }
     let text = format!(
-        "Wrote {} devices and {} events to {}\n",
-        grouped(workload.devices() as u64),
-        grouped(workload.len() as u64),
+        "Wrote {} and {} to {}\n",
+        output::count(workload.devices() as u64, "device"),
+        output::count(workload.len() as u64, "event"),
         args.to.display()
     );
     Ok((text, true))

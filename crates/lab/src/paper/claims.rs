@@ -113,12 +113,12 @@ impl<'a> Look<'a> {
         Some(Claim {
             figure: "5a",
             says: "Without an attack, impression-site quotas of 2 or more cost nothing either.",
-            test: "every median error from quota 2 on is within 2% of the one without quotas",
+            test: "every median error from impression-site quota 2 on is within 2% of the one without quotas",
             ours: format!("at most {}", percent(worst)),
             paper: "5.2%",
             holds: large.iter().all(|median| within(*median, without, 0.02)),
             otherwise: self.why(
-                "Impression sites here serve more conversion sites than a quota of 2 pays for.",
+                "Impression sites here serve more conversion sites than an impression-site quota of 2 pays for.",
             ),
         })
     }
@@ -129,11 +129,12 @@ impl<'a> Look<'a> {
         Some(Claim {
             figure: "5a",
             says: "An impression-site quota that is too small blocks honest reports.",
-            test: "the median error at quota 0.5 is at least twice the one without quotas",
+            test: "the median error at impression-site quota 0.5 is at least twice the one without quotas",
             ours: format!("{} ({}×)", percent(small), short(small / without)),
             paper: "14.0% (2.7×)",
             holds: small >= 2.0 * without,
-            otherwise: self.why("Reports here cost so little that a quota of 0.5 is enough."),
+            otherwise: self
+                .why("Reports here cost so little that an impression-site quota of 0.5 is enough."),
         })
     }
 
@@ -146,18 +147,18 @@ impl<'a> Look<'a> {
         Some(Claim {
             figure: "5b",
             says: "An impression-site quota that is large enough blocks almost nothing.",
-            test: "quota 1 blocks fewer reports than quota 0.5, and quota 2 blocks less than 0.1% \
+            test: "impression-site quota 1 blocks fewer reports than impression-site quota 0.5, and impression-site quota 2 blocks less than 0.1% \
                    of reports",
             ours: format!(
-                "{} at quota 0.5, {} at 1, {} at 2",
+                "{} at impression-site quota 0.5, {} at 1, {} at 2",
                 percent(small),
                 percent(one),
                 percent(two)
             ),
-            paper: "16.2% at quota 0.5, 0.8% at 1, under 0.002% at 2",
+            paper: "16.2% at impression-site quota 0.5, 0.8% at 1, under 0.002% at 2",
             holds: one < small && two < 0.001,
             otherwise: self.why(
-                "Impression sites here serve more conversion sites than a quota of 2 pays for.",
+                "Impression sites here serve more conversion sites than an impression-site quota of 2 pays for.",
             ),
         })
     }
@@ -197,14 +198,14 @@ impl<'a> Look<'a> {
             test: "at impression-site quotas 1 and 2, the median error is at most 1.3 times the \
                    one without a global budget",
             ours: format!(
-                "{} at quota 1, {} at 2",
+                "{} at impression-site quota 1, {} at 2",
                 percent(one.median),
                 percent(two.median)
             ),
             paper: "5.5% at best",
             holds: worst <= 1.3 * safe,
             otherwise: self.why(
-                "Either a quota of 1 is too small for honest use here, or a quota of 2 is too \
+                "Either an impression-site quota of 1 is too small for honest use here, or an impression-site quota of 2 is too \
                  large for an attacker that reaches this many devices.",
             ),
         })
@@ -216,14 +217,14 @@ impl<'a> Look<'a> {
         Some(Claim {
             figure: "5c",
             says: "Impression-site quotas that are too large let the attacker through.",
-            test: "the median error rises from quota 2 to 3, and from 3 to 5",
+            test: "the median error rises from impression-site quota 2 to 3, and from 3 to 5",
             ours: format!(
-                "{} at quota 2, {} at 3, {} at 5",
+                "{} at impression-site quota 2, {} at 3, {} at 5",
                 percent(two),
                 percent(three),
                 percent(five)
             ),
-            paper: "5.5% at quota 2, 12.5% at 3, 20.1% at 5",
+            paper: "5.5% at impression-site quota 2, 12.5% at 3, 20.1% at 5",
             holds: two < three && three < five,
             otherwise: self.why(
                 "Devices here have too few user actions for the attacker to use larger quotas.",
@@ -248,13 +249,13 @@ impl<'a> Look<'a> {
         Some(Claim {
             figure: "5d",
             says: "If these quotas are too large, reports are blocked mainly by the drained global budget.",
-            test: "from quota 3 on, the global budget blocks more reports than any other limit",
+            test: "from impression-site quota 3 on, the global budget blocks more reports than any other limit",
             ours: format!(
-                "{} at quota 3, {} at 4",
+                "{} at impression-site quota 3, {} at 4",
                 share(large.first()?),
                 share(large.get(1)?)
             ),
-            paper: "11% at quota 3, 19% at 4",
+            paper: "11% at impression-site quota 3, 19% at 4",
             holds: large.into_iter().all(first),
             otherwise: self
                 .why("Another limit blocks more reports here than the drained global budget."),
@@ -295,10 +296,10 @@ impl<'a> Look<'a> {
         Some(Claim {
             figure: "6a",
             says: "A domain cap of 1 contains even the omniscient attacker.",
-            test: "at cap 1, the median error is at most twice the one without a global budget, \
-                   and lower than at cap 2",
-            ours: format!("{} at cap 1, {} at 2", percent(one), percent(two)),
-            paper: "10.0% at cap 1, 28.6% at 2",
+            test: "at domain cap 1, the median error is at most twice the one without a global budget, \
+                   and lower than at domain cap 2",
+            ours: format!("{} at domain cap 1, {} at 2", percent(one), percent(two)),
+            paper: "10.0% at domain cap 1, 28.6% at 2",
             holds: one <= 2.0 * baseline.median && one < two,
             otherwise: self.why(
                 "Devices here visit the attacker's sites so often that one site per visit is \
@@ -421,25 +422,25 @@ pub fn compared(results: Results<'_>) -> Vec<Compared> {
     let rows = [
         ("5a", "no attack, no global budget", five, CookieMonster, NONE, None, median, 5.2, false),
         ("5a", "no attack, global budget only", five, GlobalOnly, NONE, None, median, 5.2, false),
-        ("5a", "no attack, quota 0.5", five, BigBird, NONE, Some(0.5), median, 14.0, false),
-        ("5a", "no attack, quota 2", five, BigBird, NONE, Some(2.0), median, 5.2, false),
-        ("5b", "blocked by a quota of 0.5", five, BigBird, NONE, Some(0.5), by_site, 16.2, false),
-        ("5b", "blocked by a quota of 1", five, BigBird, NONE, Some(1.0), by_site, 0.8, false),
-        ("5b", "blocked by a quota of 2", five, BigBird, NONE, Some(2.0), by_site, 0.002, true),
-        ("5b", "blocked by querier budgets, quota 2", five, BigBird, NONE, Some(2.0), by_querier, 2.8, false),
+        ("5a", "no attack, impression-site quota 0.5", five, BigBird, NONE, Some(0.5), median, 14.0, false),
+        ("5a", "no attack, impression-site quota 2", five, BigBird, NONE, Some(2.0), median, 5.2, false),
+        ("5b", "blocked by an impression-site quota of 0.5", five, BigBird, NONE, Some(0.5), by_site, 16.2, false),
+        ("5b", "blocked by an impression-site quota of 1", five, BigBird, NONE, Some(1.0), by_site, 0.8, false),
+        ("5b", "blocked by an impression-site quota of 2", five, BigBird, NONE, Some(2.0), by_site, 0.002, true),
+        ("5b", "blocked by querier budgets, impression-site quota 2", five, BigBird, NONE, Some(2.0), by_querier, 2.8, false),
         ("5c", "random, no global budget", five, CookieMonster, RANDOM, None, median, 5.2, false),
         ("5c", "random, global budget only", five, GlobalOnly, RANDOM, None, median, 48.5, false),
         ("5c", "the same, 95th percentile", five, GlobalOnly, RANDOM, None, p95, 87.6, false),
-        ("5c", "random, quota 2", five, BigBird, RANDOM, Some(2.0), median, 5.5, false),
+        ("5c", "random, impression-site quota 2", five, BigBird, RANDOM, Some(2.0), median, 5.5, false),
         ("5c", "the same, 95th percentile", five, BigBird, RANDOM, Some(2.0), p95, 14.8, false),
-        ("5c", "random, quota 3", five, BigBird, RANDOM, Some(3.0), median, 12.5, false),
-        ("5c", "random, quota 5", five, BigBird, RANDOM, Some(5.0), median, 20.1, false),
-        ("5d", "blocked by the global budget, quota 2", five, BigBird, RANDOM, Some(2.0), by_global, 1.0, true),
-        ("5d", "blocked by the global budget, quota 3", five, BigBird, RANDOM, Some(3.0), by_global, 11.0, false),
-        ("5d", "blocked by the global budget, quota 4", five, BigBird, RANDOM, Some(4.0), by_global, 19.0, false),
-        ("6a", "random, cap 2", six_a, BigBird, RANDOM, Some(2.0), median, 5.4, false),
-        ("6a", "omniscient, cap 1", six_a, BigBird, OMNISCIENT, Some(1.0), median, 10.0, false),
-        ("6a", "omniscient, cap 2", six_a, BigBird, OMNISCIENT, Some(2.0), median, 28.6, false),
+        ("5c", "random, impression-site quota 3", five, BigBird, RANDOM, Some(3.0), median, 12.5, false),
+        ("5c", "random, impression-site quota 5", five, BigBird, RANDOM, Some(5.0), median, 20.1, false),
+        ("5d", "blocked by the global budget, impression-site quota 2", five, BigBird, RANDOM, Some(2.0), by_global, 1.0, true),
+        ("5d", "blocked by the global budget, impression-site quota 3", five, BigBird, RANDOM, Some(3.0), by_global, 11.0, false),
+        ("5d", "blocked by the global budget, impression-site quota 4", five, BigBird, RANDOM, Some(4.0), by_global, 19.0, false),
+        ("6a", "random, domain cap 2", six_a, BigBird, RANDOM, Some(2.0), median, 5.4, false),
+        ("6a", "omniscient, domain cap 1", six_a, BigBird, OMNISCIENT, Some(1.0), median, 10.0, false),
+        ("6a", "omniscient, domain cap 2", six_a, BigBird, OMNISCIENT, Some(2.0), median, 28.6, false),
         ("6a", "random, global budget only", six_a, GlobalOnly, RANDOM, None, median, 48.3, false),
         ("6a", "omniscient, global budget only", six_a, GlobalOnly, OMNISCIENT, None, median, 48.4, false),
         ("6b", "random, 5 Sybils", six_b, BigBird, RANDOM, Some(5.0), median, 5.2, false),

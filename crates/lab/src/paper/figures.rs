@@ -89,7 +89,7 @@ fn quotas(
     for system in [
         EvaluatedSystem::CookieMonster,
         EvaluatedSystem::GlobalOnly,
-        EvaluatedSystem::NoImpressionQuota,
+        EvaluatedSystem::NoImpressionSiteQuota,
     ] {
         let found = results.of(Suite::Fig5, system, attacker);
         runs.extend(found.clone());
@@ -192,7 +192,10 @@ fn caps(results: Results<'_>) -> Figure {
         ("omniscient", "omniscient", [4, 5]),
         ("random", "random", [0, 3]),
     ] {
-        let systems = [EvaluatedSystem::BigBird, EvaluatedSystem::NoImpressionQuota];
+        let systems = [
+            EvaluatedSystem::BigBird,
+            EvaluatedSystem::NoImpressionSiteQuota,
+        ];
         for (system, colour) in systems.into_iter().zip(colours) {
             let found = results.of(Suite::Fig6a, system, attacker);
             runs.extend(found.clone());

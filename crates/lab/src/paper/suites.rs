@@ -55,7 +55,7 @@ pub enum EvaluatedSystem {
     /// Querier budgets and a global budget, without quotas.
     GlobalOnly,
     /// Big Bird without impression-site quotas.
-    NoImpressionQuota,
+    NoImpressionSiteQuota,
     /// Big Bird.
     BigBird,
 }
@@ -66,7 +66,7 @@ impl EvaluatedSystem {
         match self {
             Self::CookieMonster => "no global budget (Cookie Monster)",
             Self::GlobalOnly => "global budget only",
-            Self::NoImpressionQuota => "Big Bird without impression-site quotas",
+            Self::NoImpressionSiteQuota => "Big Bird without impression-site quotas",
             Self::BigBird => "Big Bird",
         }
     }
@@ -77,7 +77,7 @@ impl EvaluatedSystem {
             Self::BigBird => 0,
             Self::GlobalOnly => 1,
             Self::CookieMonster => 2,
-            Self::NoImpressionQuota => 3,
+            Self::NoImpressionSiteQuota => 3,
         }
     }
 
@@ -85,7 +85,7 @@ impl EvaluatedSystem {
         match self {
             Self::CookieMonster => Profile::CookieMonster,
             Self::GlobalOnly => Profile::GlobalOnly,
-            Self::NoImpressionQuota | Self::BigBird => Profile::BigBird,
+            Self::NoImpressionSiteQuota | Self::BigBird => Profile::BigBird,
         }
     }
 }
@@ -158,7 +158,7 @@ impl Planner<'_> {
             for system in [
                 EvaluatedSystem::CookieMonster,
                 EvaluatedSystem::GlobalOnly,
-                EvaluatedSystem::NoImpressionQuota,
+                EvaluatedSystem::NoImpressionSiteQuota,
             ] {
                 self.push(system, None, attacker, Setting::default())?;
             }
@@ -178,7 +178,10 @@ impl Planner<'_> {
             for system in [EvaluatedSystem::CookieMonster, EvaluatedSystem::GlobalOnly] {
                 self.push(system, None, Some(attacker), Setting::default())?;
             }
-            for system in [EvaluatedSystem::BigBird, EvaluatedSystem::NoImpressionQuota] {
+            for system in [
+                EvaluatedSystem::BigBird,
+                EvaluatedSystem::NoImpressionSiteQuota,
+            ] {
                 for cap in CAPS {
                     let setting = Setting {
                         cap: Some(cap),
@@ -269,7 +272,7 @@ impl Planner<'_> {
 
 fn policy(system: EvaluatedSystem, setting: Setting) -> Result<Policy, PolicyError> {
     let mut policy = system.profile().policy().to_builder();
-    if system == EvaluatedSystem::NoImpressionQuota {
+    if system == EvaluatedSystem::NoImpressionSiteQuota {
         policy = policy.unlimited(FilterKind::ImpressionSiteQuota);
     }
     if let Some(quota) = setting.quota {

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
+use std::num::IntErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -57,10 +58,12 @@ impl<'a> Cell<'a> {
             // Some programs write whole numbers as 7.0.
             Self::Text(text) => match text.strip_suffix(".0").unwrap_or(text).parse::<i64>() {
                 Ok(number) => Ok(Some(number.into())),
-                Err(_) => Err(format!(
-                    "{} is not a whole number that fits into 64 bits",
-                    quoted(text)
-                )),
+                Err(error) => Err(match error.kind() {
+                    IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => {
+                        format!("{} does not fit into 64 bits", quoted(text))
+                    }
+                    _ => format!("{} is not a whole number", quoted(text)),
+                }),
             },
             Self::Fraction(number) => Err(format!("{number} is not a whole number below 2^53")),
         }

@@ -64,10 +64,12 @@ impl Csv {
         };
         let ends = &csv.ends[..fields];
         let begins = std::iter::once(0).chain(ends.iter().copied());
-        csv.header = begins
-            .zip(ends)
-            .map(|(begin, end)| String::from_utf8_lossy(&csv.output[begin..*end]).into_owned())
-            .collect();
+        let names = begins.zip(ends).map(|(begin, end)| {
+            let name = std::str::from_utf8(&csv.output[begin..*end]);
+            name.map(str::to_owned)
+        });
+        let header: Result<Vec<String>, _> = names.collect();
+        csv.header = header.map_err(|_| ReadError::new(path, "the header is not valid UTF-8"))?;
         // Room for one more field, to detect rows that have too many.
         csv.ends.truncate(fields + 1);
         Ok(csv)

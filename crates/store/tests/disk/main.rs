@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod pages;
 mod recorder;
 
 use std::collections::BTreeMap;
@@ -290,8 +291,8 @@ fn a_store_that_does_not_flush_is_caught() {
     assert!(!wrong.is_empty());
 }
 
-/// A conversion is flushed once, whatever it finds, and so is an impression. A click is not
-/// flushed.
+/// A call that measures is flushed once, whatever it finds, and so is an impression. A click is
+/// not flushed.
 #[test]
 fn a_conversion_is_one_flush() {
     let _turn = TURN.lock();
@@ -315,6 +316,26 @@ fn a_conversion_is_one_flush() {
             let _ = measure(agent, &by(site, 600, at), 0.05).unwrap();
         };
         assert_eq!(flushes(&mut agent, &mut step), 1, "{site}");
+    }
+    let options = ConversionOptions {
+        epsilon: 0.05,
+        ..ConversionOptions::new(SERVICE, 5)
+    };
+    let call = bigbird_user_agent::Call {
+        intermediary: Some("ads.example"),
+        ..by("shop-1.example", 603, at)
+    };
+    let mut handle = SharedConversion(0);
+    let mut create = |agent: &mut SqliteAgent| {
+        let created = agent.create_shared_conversion(&call, &options, &["ads.example"]);
+        handle = created.unwrap().shared;
+    };
+    assert_eq!(flushes(&mut agent, &mut create), 1);
+    for number in 0..2 {
+        let mut share = |agent: &mut SqliteAgent| {
+            let _ = agent.take_share(handle, &call, &options).unwrap();
+        };
+        assert_eq!(flushes(&mut agent, &mut share), 1, "share {number}");
     }
     agent.set_enabled(false).unwrap();
     let mut disabled = |agent: &mut SqliteAgent| {

@@ -180,10 +180,11 @@ fn longest(event: &str, limits: &Limits) -> usize {
 }
 
 fn parse(line: &str, limits: &Limits) -> Result<Line, AgentAnswer> {
-    let value: Value = serde_json::from_str(line)
+    let value: Value = serde_json::from_str(line.trim_end())
         .map_err(|error| AgentAnswer::malformed(&format!("the line is not JSON: {error}")))?;
     let Value::Object(mut fields) = value else {
-        return Err(AgentAnswer::malformed("a request must be a JSON object"));
+        let told = format!("a request must be a JSON object, got {}", kind_of(&value));
+        return Err(AgentAnswer::malformed(&told));
     };
     let id = fields.remove("id");
     if let Some(length) = id.as_ref().map(|id| id.to_string().len())
@@ -206,6 +207,18 @@ fn parse(line: &str, limits: &Limits) -> Result<Line, AgentAnswer> {
             asked,
         })
         .map_err(|why| AgentAnswer::malformed(&why).with_id(id))
+}
+
+/// The kind of a JSON value, in words.
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a Boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
 }
 
 fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, LineRequest), String> {
@@ -232,7 +245,15 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, LineRequest),
         name != "event" && !form.required.contains(&name) && !form.optional.contains(&name)
     };
     if let Some(name) = fields.keys().find(unknown) {
-        return Err(format!("{event} has no field `{name}`"));
+        let known: Vec<_> = form.required.iter().chain(form.optional).collect();
+        let use_one = match known.is_empty() {
+            true => "it has none besides `id` and `seconds`".to_owned(),
+            false => format!(
+                "use: {}",
+                known.into_iter().copied().collect::<Vec<_>>().join(", ")
+            ),
+        };
+        return Err(format!("{event} has no field `{name}`; {use_one}"));
     }
     for (name, value) in &fields {
         if !is_good(name, value) {

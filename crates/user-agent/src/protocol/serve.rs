@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufWriter, Read as _, Write};
 use std::slice;
+use std::string::FromUtf8Error;
 
 use bigbird::Timestamp;
 
@@ -116,7 +117,10 @@ pub(super) fn read_line(
                 Err(format!("a line must have at most {longest} bytes"))
             }
             Ok(_) => {
-                String::from_utf8(bytes).map_err(|error| format!("the line is not UTF-8: {error}"))
+                let place = |error: FromUtf8Error| error.utf8_error().valid_up_to() + 1;
+                String::from_utf8(bytes).map_err(|error| {
+                    format!("the line is not valid UTF-8 at byte {}", place(error))
+                })
             }
         };
         let length = text.as_ref().map_or(0, String::len);

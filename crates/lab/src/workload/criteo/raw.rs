@@ -158,7 +158,7 @@ fn files(folder: &Path, days: &RangeInclusive<u8>) -> Result<Vec<RawFile>, ReadE
     }
     if files.is_empty() {
         let (first, last) = (days.start(), days.end());
-        let what = format!("the folder has no Parquet files of days {first} to {last}");
+        let what = format!("the folder has no Parquet files for days {first} to {last}");
         return Err(ReadError::new(folder, what));
     }
     // Sorted by day, not by name. The sort is stable: files of one day stay in the order of names.
