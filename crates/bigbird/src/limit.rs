@@ -23,10 +23,10 @@ pub enum Limit {
     QuerierBudget,
     /// The most that all queriers together can learn about a device-epoch (ε_global).
     GlobalBudget,
-    /// The part of the global budget that reports about the ads of one site can use up
+    /// The most that reports about ads shown on one site can take from the global budget
     /// (ε_imp-quota).
     ImpressionSiteQuota,
-    /// The part of the global budget that conversions on one site can consume (ε_conv-quota).
+    /// The most that conversions on one site can take from the global budget (ε_conv-quota).
     ConversionSiteQuota,
     /// The most that one user action may cost an epoch. No profile sets this limit. It exists for
     /// comparison with the domain cap.

@@ -14,7 +14,8 @@ use crate::{CommandError, CommandResult, output};
 #[command(after_help = "\
 A directory that contains CONFIG.json holds .json files in the W3C's end-to-end format. Such files
 can also be given one by one. In any other directory, all .jsonl files are read. Each line of a
-.jsonl file is one case: a scenario, a header, credit or a site, depending on its keys.
+.jsonl file is one test case. Its keys decide what it tests: a scenario, an HTTP header, how credit
+is divided, or how a host becomes a site.
 
 Exit status: 0 if all cases passed, 1 if any failed, 2 if a path cannot be read.")]
 pub(crate) struct ConformanceArgs {

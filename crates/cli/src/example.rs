@@ -14,7 +14,7 @@ use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExampleArgs {
-    /// Print what remains as JSON, in microepsilons
+    /// Print the remaining amounts as JSON, in microepsilons
     #[arg(long)]
     json: bool,
 }

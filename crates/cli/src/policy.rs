@@ -128,10 +128,10 @@ const fn meaning(limit: Limit) -> &'static str {
         Limit::QuerierBudget => "what one querier can learn about a device in an epoch",
         Limit::GlobalBudget => "what all queriers together can learn about a device in an epoch",
         Limit::ImpressionSiteQuota => {
-            "how much of the global budget reports about one site's ads can use up"
+            "the most that reports about ads shown on one site can take from the global budget"
         }
         Limit::ConversionSiteQuota => {
-            "how much of the global budget conversions on one site can use up"
+            "the most that conversions on one site can take from the global budget"
         }
         Limit::DomainCap => "how many sites one user action can involve in an epoch",
         Limit::UserActionBudget => "how much one user action can use up in an epoch",

@@ -331,6 +331,24 @@ fn numbers_out_of_range_are_refused() {
         assert_eq!(status, 2, "{arguments}");
         assert!(message.contains("is not in"), "{message}");
     }
+    // A negative number is out of range, and not an unknown flag.
+    for (arguments, expected) in [
+        (
+            "simulate --scale -1",
+            "bigbird: --scale must be in (0, 10], got -1\n",
+        ),
+        (
+            "tune --percentile -1",
+            "bigbird: --percentile must be in [0, 100], got -1\n",
+        ),
+    ] {
+        assert_eq!(refused(arguments), (1, expected.to_owned()));
+    }
+    for arguments in ["simulate --scale ten", "plan --conversions-per-day many"] {
+        let (status, message) = refused(arguments);
+        assert_eq!(status, 2, "{arguments}");
+        assert!(message.contains("it is not a number"), "{message}");
+    }
     let (status, message) = refused("simulate --scale 0.001 --lookback-epochs 5000");
     assert_eq!(
         (status, message.as_str()),
@@ -344,7 +362,7 @@ fn numbers_out_of_range_are_refused() {
         (status, message.as_str()),
         (
             1,
-            "bigbird: --querier-budget must be a number above 0, got 0\n"
+            "bigbird: --querier-budget must be a finite number above 0, got 0\n"
         )
     );
 }
@@ -363,10 +381,17 @@ fn plan_answers_both_ways() {
     assert!(wanted["answer"]["error"].as_f64().unwrap() <= 0.05);
     let back = parsed(&format!("{common} --epsilon {epsilon} --json"));
     assert_eq!(back["answer"]["error"], wanted["answer"]["error"]);
+    assert_eq!(
+        parsed(&format!("{common} --target 5% --json"))["answer"],
+        wanted["answer"]
+    );
     let best = parsed(&format!("{common} --target 0.01 --json"));
     assert_eq!(best["targetReached"], false);
     for (arguments, expected) in [
-        ("--epsilon 0", "--epsilon must be a number above 0, got 0"),
+        (
+            "--epsilon 0",
+            "--epsilon must be a finite number above 0, got 0",
+        ),
         (
             "--shares 0.5,0.2",
             "--shares must sum to 1, got a sum of 0.7",

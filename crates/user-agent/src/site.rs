@@ -160,7 +160,7 @@ enum SiteProblem {
     TooLong,
     #[error("it is a public suffix")]
     PublicSuffix,
-    #[error("localhost is allowed only for development")]
+    #[error("localhost is refused unless the configuration allows it")]
     Localhost,
 }
 
@@ -218,8 +218,14 @@ mod tests {
             ("com", "it is a public suffix"),
             ("co.uk", "it is a public suffix"),
             ("github.io", "it is a public suffix"),
-            ("localhost", "localhost is allowed only for development"),
-            ("foo.localhost", "localhost is allowed only for development"),
+            (
+                "localhost",
+                "localhost is refused unless the configuration allows it",
+            ),
+            (
+                "foo.localhost",
+                "localhost is refused unless the configuration allows it",
+            ),
         ];
         for (input, why) in cases {
             let error = Site::parse(input, Localhost::Refused).unwrap_err();

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use bigbird::Limit;
 use bigbird_lab::chart::{Chart, Series, Stroke};
@@ -44,8 +45,8 @@ pub(crate) struct PlanArgs {
     /// Error to stay within, in percent [default: 5]
     ///
     /// The answer is the smallest epsilon for it.
-    #[arg(long, value_name = "PERCENT", conflicts_with = "epsilon", value_parser = percent)]
-    target: Option<f64>,
+    #[arg(long, value_name = "PERCENT", conflicts_with = "epsilon")]
+    target: Option<Percentage>,
     /// Epsilon of each report
     ///
     /// The answer is the error that it gives.
@@ -63,7 +64,7 @@ pub(crate) struct PlanArgs {
     global_budget: f64,
     /// Impression-site quota of a device, in epsilons
     ///
-    /// How much of the global budget reports about one site's ads can use up.
+    /// The most that reports about ads shown on one site can take from the global budget.
     #[arg(
         long = Limit::ImpressionSiteQuota.flag(),
         alias = "impression-quota",
@@ -73,7 +74,7 @@ pub(crate) struct PlanArgs {
     impression_site_quota: f64,
     /// Conversion-site quota of a device, in epsilons
     ///
-    /// How much of the global budget conversions on one site can use up.
+    /// The most that conversions on one site can take from the global budget.
     #[arg(
         long = Limit::ConversionSiteQuota.flag(),
         alias = "conversion-quota",
@@ -134,12 +135,19 @@ pub(crate) fn run(args: &PlanArgs) -> CommandResult {
 /// The most conversions that are accepted.
 const MOST: f64 = 1e12;
 
-/// A percentage, with or without the percent sign.
-fn percent(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    number
-        .parse()
-        .map_err(|_| format!("`{text}` is not a percentage; use a number, such as 5"))
+/// A percentage, with or without its sign.
+#[derive(Debug, Clone, Copy)]
+struct Percentage(f64);
+
+impl FromStr for Percentage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_suffix('%').unwrap_or(text).parse() {
+            Ok(number) => Ok(Self(number)),
+            Err(_) => Err("it is not a percentage; use a number, such as 5".to_owned()),
+        }
+    }
 }
 
 /// The answer to the question that the arguments ask.
@@ -167,7 +175,7 @@ impl PlanArgs {
         let positive = [
             ("--conversions-per-day", Some(self.conversions_per_day)),
             ("--batch", self.batch),
-            ("--target", self.target),
+            ("--target", Some(self.target())),
             ("--epsilon", self.epsilon),
         ];
         let positive = positive.map(|(name, value)| (name.to_owned(), value));
@@ -182,7 +190,7 @@ impl PlanArgs {
             if let Some(value) = value
                 && !(value > 0.0 && value.is_finite())
             {
-                let why = format!("{name} must be a number above 0, got {value}");
+                let why = format!("{name} must be a finite number above 0, got {value}");
                 return Err(CommandError::because(why));
             }
         }
@@ -226,6 +234,11 @@ impl PlanArgs {
         Ok(())
     }
 
+    /// The error to stay within, in percent.
+    fn target(&self) -> f64 {
+        self.target.map_or(5.0, |Percentage(target)| target)
+    }
+
     fn measurement(&self, reports_of_device: Counts) -> Measurement {
         #[expect(clippy::cast_precision_loss, reason = "a count of buckets")]
         let equal = || vec![1.0 / self.buckets as f64; self.buckets];
@@ -250,7 +263,7 @@ impl PlanArgs {
         if let Some(epsilon) = self.epsilon {
             return PlanAnswer::OfEpsilon(measurement.expect(epsilon, batch));
         }
-        match measurement.epsilon_for(self.target.unwrap_or(5.0) / 100.0, batch) {
+        match measurement.epsilon_for(self.target() / 100.0, batch) {
             Ok(expected) => PlanAnswer::ForTarget(expected),
             Err(best) => PlanAnswer::OutOfReach(best),
         }
@@ -374,7 +387,7 @@ fn tell(
             text,
             "No epsilon gives batches of {batch:.0} reports an error of {}%.\nThe best is epsilon \
              {:.4}, with an error of {}. Use larger batches, or fewer buckets.",
-            args.target.unwrap_or(5.0),
+            args.target(),
             expected.epsilon,
             percent(expected.error)
         )?,

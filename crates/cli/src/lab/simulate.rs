@@ -58,8 +58,8 @@ pub(crate) struct SimulateArgs {
     global_budget: Vec<LimitValue>,
     /// Impression-site quotas, in epsilons, or none [default: the profile's]
     ///
-    /// How much of a device's global budget reports about one site's ads can use up in an epoch. It
-    /// protects the measurements of other sites.
+    /// The most that reports about ads shown on one site can take from a device's global budget in
+    /// an epoch. It protects the measurements of other sites.
     #[arg(
         long = Limit::ImpressionSiteQuota.flag(),
         alias = "impression-quota",
@@ -69,7 +69,7 @@ pub(crate) struct SimulateArgs {
     impression_site_quota: Vec<LimitValue>,
     /// Conversion-site quotas, in epsilons, or none [default: the profile's]
     ///
-    /// How much of a device's global budget conversions on one site can use up in an epoch.
+    /// The most that conversions on one site can take from a device's global budget in an epoch.
     #[arg(
         long = Limit::ConversionSiteQuota.flag(),
         alias = "conversion-quota",

@@ -439,6 +439,9 @@ impl WorkloadSource {
         let options = self.options();
         let laboratory =
             Laboratory::with_lookback(workload, options, self.lookback_epochs, threads)?;
+        if laboratory.queriers().is_empty() && self.min_conversions_per_day == 0 {
+            return Err(CommandError::because("the workload has no conversions"));
+        }
         if laboratory.queriers().is_empty() {
             return Err(CommandError::because(format!(
                 "no conversion site has {} conversions a day; use a smaller \

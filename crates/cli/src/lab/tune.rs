@@ -91,7 +91,7 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
     }
     if !(args.querier_budget > 0.0 && args.querier_budget.is_finite()) {
         let why = format!(
-            "--{} must be a number above 0, got {}",
+            "--{} must be a finite number above 0, got {}",
             Limit::QuerierBudget.flag(),
             args.querier_budget
         );
