@@ -32,8 +32,9 @@ fn main() {
             device.ask(&ask);
         }
         let consumed = |filter| device.consumed.get(&(0, filter)).copied().unwrap_or(0);
+        let which = flaw.map_or_else(|| "no flaw".to_owned(), |flaw| format!("flaw {flaw:?}"));
         println!(
-            "flaw {flaw:?}: the stranger paid {} µε, the first publisher paid {} of 2000000 µε",
+            "{which}: the stranger paid {} µε, the first publisher paid {} of 2000000 µε",
             consumed(Filter::QuerierBudget(SiteId(66))),
             consumed(Filter::ImpressionSiteQuota(SiteId(10))),
         );
