@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
 use bigbird_store::{CheckReport, EpochSummary, Problem, Reset, StoreError, StoreSummary};
@@ -124,14 +124,13 @@ pub(crate) fn run(command: &StoreCommand) -> CommandResult {
 /// Describes what a reset did, and what it had to assume.
 fn told_of_reset(reset: &Reset) -> String {
     let kept = reset.kept.display();
-    let mut log = reset.kept.clone().into_os_string();
-    log.push("-wal");
-    let mut text = match Path::new(&log).exists() {
-        true => format!(
-            "The old file is now {kept}, with its log {kept}-wal.\n\
-             They show what the user has seen. Delete both when they are no longer needed.\n"
+    let mut text = match &reset.kept_log {
+        Some(log) => format!(
+            "The old file is now {kept}, with its log {}.\n\
+             They show what the user has seen. Delete both when they are no longer needed.\n",
+            log.display()
         ),
-        false => format!(
+        None => format!(
             "The old file is now {kept}.\n\
              It shows what the user has seen. Delete it when it is no longer needed.\n"
         ),

@@ -19,6 +19,8 @@ use crate::temporary::{BRIEFLY, FolderLock, REPLACED, Temporary, flush_folder, r
 pub struct Reset {
     /// The path of the old file, which is kept.
     pub kept: PathBuf,
+    /// The path of the old file's log, which is kept beside it, if there is one.
+    pub kept_log: Option<PathBuf>,
     /// True if the old store still held everything that a reset must know: when its epochs begin
     /// and end, when it was last used, and whether the user enabled the API. Otherwise the worst
     /// was assumed.
@@ -104,7 +106,9 @@ fn replace(path: &Path, reason: &str, now: Timestamp) -> Result<Reset, Problem> 
     flush_folder(path)?;
     fs::rename(&new.path, path).map_err(Problem::io("replacing the file"))?;
     flush_folder(path)?;
+    let kept_log = log::path_of(&kept);
     Ok(Reset {
+        kept_log: kept_log.exists().then_some(kept_log),
         kept,
         remembered,
         closed_until: closed_until.unwrap_or(now),

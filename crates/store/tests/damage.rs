@@ -1005,6 +1005,7 @@ fn an_interrupted_reset_finds_the_log_of_the_old_store() {
     assert!(done.remembered && done.enabled);
     assert_eq!(done.kept, kept);
     assert!(log_of(&kept).exists() && !log_of(&image).exists());
+    assert_eq!(done.kept_log, Some(log_of(&kept)));
 }
 
 /// A half-done transaction cannot be committed, even by a caller that ignores an error.
