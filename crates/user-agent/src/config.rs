@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bigbird::{Policy, Profile, ReadLimits, StoreLimits, Timestamp};
+use bigbird::{AttributionObject, Policy, Profile, ReadLimits, StoreLimits, Timestamp};
 
 use crate::clock::Rules;
 use crate::options::{AggregationProtocol, AggregationServices, Limits};
@@ -35,6 +35,13 @@ pub struct Config {
     /// after the conversion or never. When there are too many, the oldest one of the conversion
     /// site with the most is removed.
     pub max_shared_conversions: usize,
+    /// The maximum number of shares that are taken of one shared conversion. At most
+    /// [`AttributionObject::MAX_SHARES`](bigbird::AttributionObject::MAX_SHARES), which is the
+    /// default.
+    pub max_shares: usize,
+    /// The number of names that may be given to sites before upkeep is due to remove the names
+    /// that are not in use.
+    pub names_before_upkeep: usize,
     /// The choice of the start of epochs.
     pub epoch_start: EpochStart,
     /// True if answers show the histogram in addition to the sealed report. For testing only: the
@@ -76,6 +83,8 @@ impl Config {
             store_limits: StoreLimits::default(),
             read_limits: ReadLimits::default(),
             max_shared_conversions: 1024,
+            max_shares: AttributionObject::MAX_SHARES,
+            names_before_upkeep: 10_000,
             epoch_start: EpochStart::default(),
             shows_histograms: false,
         }

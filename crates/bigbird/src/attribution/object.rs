@@ -149,7 +149,8 @@ impl ShareScope {
 }
 
 impl AttributionObject {
-    /// The number of shares that can be taken from an object. It equals the largest number of
+    /// The largest number of shares that can be taken from an object, unless the query
+    /// [sets](AttributionQuery::set_max_shares) a smaller one. It equals the largest number of
     /// callers.
     pub const MAX_SHARES: usize = AttributionQuery::MAX_CALLERS;
 
@@ -338,7 +339,7 @@ impl AttributionObject {
 
     /// True if a share fits: it comes from exactly one caller, and that caller is a participant. It
     /// agrees with the object on the conversion site, value, credit and noise. It asks for nothing
-    /// that was taken before, and fewer than [`MAX_SHARES`](Self::MAX_SHARES) shares were taken. A
+    /// that was taken before, and fewer shares were taken than the query allows. A
     /// share that does not fit is null and costs nothing.
     pub fn fits(&self, query: &AttributionQuery) -> bool {
         self.accept(query).is_some()
@@ -357,7 +358,7 @@ impl AttributionObject {
         let caller = self.callers.iter().position(|other| other == caller)?;
         let scope = ShareScope::of(query);
         let fits = query.request.conversion_site == self.conversion_site
-            && self.taken.len() < Self::MAX_SHARES
+            && self.taken.len() < query.max_shares
             && query.terms == self.terms
             && !self.taken.iter().any(|taken| taken.overlaps(&scope));
         fits.then_some((caller, scope))

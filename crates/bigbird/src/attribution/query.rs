@@ -5,6 +5,7 @@ use super::credit::allocate_credit;
 use super::error::QueryError;
 use super::histogram::{Histogram, HistogramSize};
 use super::impression::Impression;
+use super::object::AttributionObject;
 use super::read_limits::{ReadLimits, StopRule};
 use super::terms::Terms;
 use crate::query::{Draws, Query, Relevant, ReportRequest};
@@ -38,6 +39,7 @@ pub struct AttributionQuery {
     pub(crate) terms: Terms,
     histogram_size: HistogramSize,
     read_limits: ReadLimits,
+    pub(crate) max_shares: usize,
 }
 
 impl AttributionQuery {
@@ -64,6 +66,7 @@ impl AttributionQuery {
             terms,
             histogram_size,
             read_limits: ReadLimits::default(),
+            max_shares: AttributionObject::MAX_SHARES,
         }
     }
 
@@ -131,6 +134,12 @@ impl AttributionQuery {
     /// Sets the limits on what is read of each epoch.
     pub fn set_read_limits(&mut self, limits: ReadLimits) {
         self.read_limits = limits;
+    }
+
+    /// Sets the number of shares that can be taken from an attribution object. Larger numbers than
+    /// [`AttributionObject::MAX_SHARES`] count as that.
+    pub fn set_max_shares(&mut self, shares: usize) {
+        self.max_shares = shares.min(AttributionObject::MAX_SHARES);
     }
 
     /// The limits on what is read of each epoch, after applying their minimum values.

@@ -22,7 +22,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
     ) -> Result<Explanation, AgentError<S::Error>> {
         let conversion = self.gate.conversion(call, options)?;
-        self.dry_run(&conversion).map_err(AgentError::Store)
+        self.explain_call(&conversion).map_err(AgentError::Store)
     }
 
     /// Explains what [creating a shared conversion](Self::create_shared_conversion) would charge,
@@ -39,7 +39,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let conversion = self
             .gate
             .shared_conversion(call, options, participants, None)?;
-        self.dry_run(&conversion).map_err(AgentError::Store)
+        self.explain_call(&conversion).map_err(AgentError::Store)
     }
 
     /// Explains what [taking a share](Self::take_share) would give, and why, as
@@ -54,11 +54,15 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         options: &ConversionOptions,
     ) -> Result<Explanation, AgentError<S::Error>> {
         let conversion = self.gate.share(shared, call, options)?;
-        self.dry_run(&conversion).map_err(AgentError::Store)
+        self.explain_call(&conversion).map_err(AgentError::Store)
     }
 
-    /// Carries out a call that measures, without applying its changes.
-    fn dry_run(&mut self, conversion: &ConversionCall) -> Result<Explanation, S::Error> {
+    /// Explains a call that measures and was parsed already: it is carried out, and its changes
+    /// are not applied.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn explain_call(&mut self, conversion: &ConversionCall) -> Result<Explanation, S::Error> {
         let view = self.storage.begin()?;
         let execution = Execution::new(&view, self.gate.config(), &mut self.randomness)?;
         execution.explain(conversion)

@@ -5,6 +5,11 @@
 //! other rows for expired impressions and for the names of sites that are in use. At its end, it
 //! removes the names that are not in use. Calls come in between, so every name that a call writes
 //! counts as used. If another process wrote, the scan begins again.
+//!
+//! A round that is due only because many names were given removes names and nothing more. How many
+//! are given and in use depends on what is stored. If such a round closed epochs or removed
+//! impressions, one epoch's data would decide when another is closed, which shows once a wrong clock
+//! is set right.
 
 use bigbird::attribution::ImpressionEdit;
 use bigbird::{SiteId, Timestamp};
@@ -28,10 +33,6 @@ pub(crate) const SLICE: u32 = 1000;
 /// a scan. Unused names then stay until the next round.
 const MOST_LOOKS: u32 = 3;
 
-/// A round is due when more names than this were given since the last one, and more than were in
-/// use at its end.
-const MANY_NAMES: usize = 10_000;
-
 /// The progress of a round of upkeep.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
@@ -42,8 +43,11 @@ pub(crate) struct Upkeep {
     revision: u64,
     /// The last name that was given before the scan began.
     last_name: Option<SiteId>,
-    /// The time when the last round ended.
-    finished: Option<Timestamp>,
+    /// True if the round removes names only.
+    names_only: bool,
+    /// The time when the last complete round began. The time when it ended depends on how much it
+    /// had to do.
+    began: Option<Timestamp>,
     /// The number of names that were given since then.
     named: usize,
     /// The number of names that were in use then.
@@ -96,7 +100,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// True if [`upkeep`](Self::upkeep) has something to do: once a day, after history was cleared,
     /// and when many names were given.
     pub fn is_upkeep_due(&self, now: Timestamp) -> bool {
-        self.upkeep.is_due(now)
+        self.upkeep.is_due(now, self.config())
     }
 
     /// Removes a slice of what no request can reach any more, and returns true if there is more to
@@ -116,7 +120,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let randomness = &mut self.randomness;
         let done = self.upkeep.slice(transaction, config, randomness, now);
         if done.is_err() {
-            self.upkeep.start_over();
+            self.upkeep.retry();
         }
         done
     }
@@ -129,12 +133,31 @@ impl Upkeep {
         self.wanted = true;
     }
 
-    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
-        let a_day_ago = |finished: Timestamp| finished.0.abs_diff(now.0) >= DAY_MS.unsigned_abs();
-        self.wanted
-            || self.stage != UpkeepStage::Rest
-            || self.finished.is_none_or(a_day_ago)
-            || self.named > MANY_NAMES.max(self.in_use)
+    /// Makes the next slice begin the round again after a failure. A round for names stays one.
+    fn retry(&mut self) {
+        if self.names_only {
+            self.stage = UpkeepStage::Rest;
+        } else {
+            self.start_over();
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: Timestamp, config: &Config) -> bool {
+        self.stage != UpkeepStage::Rest
+            || self.is_complete_round_due(now)
+            || self.are_names_due(config)
+    }
+
+    /// True if a complete round is due. This follows from calls and the clock alone.
+    fn is_complete_round_due(&self, now: Timestamp) -> bool {
+        let a_day_ago = |began: Timestamp| began.0.abs_diff(now.0) >= DAY_MS.unsigned_abs();
+        self.wanted || self.began.is_none_or(a_day_ago)
+    }
+
+    /// True if more names were given since the last round than the configuration says, and more
+    /// than were in use at its end.
+    fn are_names_due(&self, config: &Config) -> bool {
+        self.named > config.names_before_upkeep.max(self.in_use)
     }
 
     /// Notes the changes of a call: the names that it writes are in use.
@@ -152,7 +175,7 @@ impl Upkeep {
             Ok(()) => self.revision = self.revision.wrapping_add(1),
             // The commit may have happened or not. With an unknown revision, a write of another
             // process would go unnoticed.
-            Err(_) if self.stage != UpkeepStage::Rest => self.start_over(),
+            Err(_) if self.stage != UpkeepStage::Rest => self.retry(),
             Err(_) => {}
         }
         committed
@@ -170,19 +193,30 @@ impl Upkeep {
         if looking && transaction.revision()? != self.revision {
             self.disturbed += 1;
             if self.disturbed >= MOST_LOOKS {
-                self.finish(now);
+                self.finish();
                 return Ok(false);
             }
+            self.stage = UpkeepStage::Rest;
+        }
+        if self.names_only && self.is_complete_round_due(now) {
             self.stage = UpkeepStage::Rest;
         }
         let mut execution = Execution::new(&transaction, config, randomness)?;
         let reachable = execution.starting_epoch(now);
         if self.stage == UpkeepStage::Rest {
-            self.wanted = false;
+            if self.disturbed == 0 || self.is_complete_round_due(now) {
+                self.names_only = self.are_names_due(config) && !self.is_complete_round_due(now);
+            }
             self.stage = UpkeepStage::Rows;
-            if let Some(latest) = execution.state.latest {
-                let measured = next(execution.epoch(latest));
-                execution.close_before(reachable.min(measured));
+            if self.names_only {
+                self.begin_look(&transaction)?;
+            } else {
+                self.wanted = false;
+                self.began = Some(now);
+                if let Some(latest) = execution.state.latest {
+                    let measured = next(execution.epoch(latest));
+                    execution.close_before(reachable.min(measured));
+                }
             }
         }
         let forgotten = ForgottenEpochs {
@@ -201,12 +235,21 @@ impl Upkeep {
     }
 
     /// Ends a round.
-    fn finish(&mut self, now: Timestamp) {
+    fn finish(&mut self) {
         *self = Self {
-            finished: Some(now),
+            began: self.began,
             in_use: self.used.len(),
             ..Self::default()
         };
+    }
+
+    /// Begins the scan for names in use.
+    fn begin_look<E>(&mut self, view: &impl View<E>) -> Result<(), E> {
+        self.stage = UpkeepStage::Look(0, None);
+        self.used.clear();
+        self.revision = view.revision()?;
+        self.last_name = view.last_site()?;
+        Ok(())
     }
 
     /// Collects the changes of the next slice. Returns true if the round has ended.
@@ -222,22 +265,17 @@ impl Upkeep {
             UpkeepStage::Rows if view.has_rows_before(forgotten)? => {
                 changes.forgotten = Some(forgotten);
             }
-            UpkeepStage::Rows => {
-                self.stage = UpkeepStage::Look(0, None);
-                self.used.clear();
-                self.revision = view.revision()?;
-                self.last_name = view.last_site()?;
-            }
+            UpkeepStage::Rows => self.begin_look(view)?,
             UpkeepStage::Look(kind, behind) => {
                 let mut last = behind;
-                let used = &mut self.used;
+                let (used, names_only) = (&mut self.used, self.names_only);
                 let more = view.visit_some(NAMING[kind], behind, SLICE as usize, &mut |row| {
                     last = Some(row.place());
                     match row {
                         // An impression can still match at the very moment of its expiry (notes on
                         // the draft, row 12).
                         ViewRow::Impression(epoch, order, impression)
-                            if impression.expires < now =>
+                            if impression.expires < now && !names_only =>
                         {
                             changes.edited.push(ImpressionEdit {
                                 epoch,
@@ -269,7 +307,7 @@ impl Upkeep {
                 self.stage = UpkeepStage::Names(last);
                 if !more {
                     changes.erase = true;
-                    self.finish(now);
+                    self.finish();
                     return Ok(true);
                 }
             }

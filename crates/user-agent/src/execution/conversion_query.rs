@@ -99,6 +99,7 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         let mut query = AttributionQuery::new(request, occasion.now, terms, valid.histogram_size);
         query.set_not_before(not_before);
         query.set_read_limits(self.config.read_limits);
+        query.set_max_shares(self.config.max_shares);
         query.set_caller(caller_id);
         query.set_impression_sites(self.site_ids(&valid.impression_sites, share)?);
         query.set_impression_callers(self.site_ids(&valid.impression_callers, share)?);
