@@ -27,8 +27,13 @@
 #![forbid(unsafe_code)]
 
 mod device;
+mod flaw;
+mod object;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use flaw::Flaw;
+pub use object::ReferenceObject;
 
 use bigbird::attribution::allocate_credit;
 use bigbird::{
@@ -185,46 +190,13 @@ pub struct EpochAnswer {
     pub charges: BTreeMap<Filter, u64>,
 }
 
-/// A deliberate mistake that a test must catch.
+/// The filters that pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
-    /// A filter pays as long as anything is left.
-    Overdraft,
-    /// Filters pay one after the other, and keep what they paid when a later one refuses.
-    HalfPaid,
-    /// The equal parts of the impression sites are rounded down.
-    PartsRoundedDown,
-    /// One limit applies to the impressions of all epochs together.
-    SharedLimit,
-    /// The user-action budget counts over all epochs (the appendix's faulty form).
-    ActionBudgetOverEpochs,
-    /// The stored impressions decide whether a window counts as one of a single epoch.
-    SingleByStored,
-    /// A request matches impressions that its own user action saved.
-    OwnAction,
-    /// The domain cap admits one site too many.
-    CapOffByOne,
-    /// Depleted impression-site quotas are skipped instead of refusing.
-    LenientImpressionSites,
-    /// Depleted conversion-site quotas are skipped instead of refusing.
-    LenientConversionSites,
-    /// A null report has no buckets.
-    EmptyNull,
-    /// The released report is drawn again, after another one was paid for (the draft).
-    DrawnAgain,
-    /// A window with only one readable epoch counts as a window of one epoch.
-    SingleByReadable,
-    /// A pruned epoch becomes usable again with full budgets.
-    PruningRefunds,
-    /// A device that is reused for another keeps what the first one spent.
-    ResetKeepsBudgets,
-    /// In a window of one epoch, several impression sites each pay the worst case, however little
-    /// the epoch pays (the paper's literal rule).
-    FreeDenial,
-    /// The read limit is counted over the whole window instead of per epoch.
-    ReadLimitOverWindow,
-    /// A request that cannot read everything reads the impressions that were saved first.
-    ReadsOldestFirst,
+enum Payers {
+    /// Every filter.
+    All,
+    /// All filters except the querier budget, for an attribution object.
+    Shared,
 }
 
 /// The paper's algorithm on one device, read literally, optionally with a flaw.
@@ -239,7 +211,12 @@ pub struct Reference {
     pub consumed: BTreeMap<(i64, Filter), u64>,
     /// The sites that were admitted, by user action and epoch.
     pub accessed: BTreeMap<(u64, i64), BTreeSet<u32>>,
-    over_epochs: BTreeMap<u64, u64>,
+    /// The amount that the global budget of each epoch has granted, in µε. Nothing is ever taken
+    /// back from it, not even when the epoch is pruned.
+    pub granted: BTreeMap<i64, u64>,
+    /// The amount that each user action has used up over all epochs, in the faulty form of the
+    /// user-action budget.
+    pub over_epochs: BTreeMap<u64, u64>,
     first_epoch: i64,
     first_open_action: u64,
 }
@@ -254,6 +231,7 @@ impl Reference {
             ads: Vec::new(),
             consumed: BTreeMap::new(),
             accessed: BTreeMap::new(),
+            granted: BTreeMap::new(),
             over_epochs: BTreeMap::new(),
             first_epoch: i64::MIN,
             first_open_action: 0,
@@ -268,6 +246,22 @@ impl Reference {
         if self.flaw != Some(Flaw::PruningRefunds) {
             self.first_epoch = self.first_epoch.max(epoch);
         }
+    }
+
+    /// Clears the history: removes every impression and closes the epochs before `epoch`.
+    pub fn clear_before(&mut self, epoch: i64) {
+        self.ads.clear();
+        if self.flaw == Some(Flaw::ClearingRefunds) {
+            self.consumed.clear();
+            self.accessed.clear();
+        } else {
+            self.prune_before(epoch);
+        }
+    }
+
+    /// The first epoch that was not pruned.
+    pub fn first_epoch(&self) -> i64 {
+        self.first_epoch
     }
 
     /// Removes the impressions on a site.
@@ -324,6 +318,24 @@ impl Reference {
 
     /// Answers a request, and pays for it.
     pub fn ask(&mut self, ask: &Ask) -> ReferenceAnswer {
+        let (mut kept, epochs) = self.decide(ask, Payers::All);
+        if self.flaw == Some(Flaw::DroppedByCoin) && ask.draws.last() < Some(&0.5) {
+            kept.clear();
+        }
+        let mut released = ask.clone();
+        if self.flaw == Some(Flaw::DrawnAgain) && !released.draws.is_empty() {
+            released.draws.rotate_left(1);
+        }
+        let mut histogram = self.attribute(&released, &kept);
+        if self.flaw == Some(Flaw::EmptyNull) && kept.is_empty() {
+            histogram.clear();
+        }
+        ReferenceAnswer { histogram, epochs }
+    }
+
+    /// Decides every epoch of a request on its own, and pays. Returns the positions of the ads
+    /// that may be attributed to.
+    fn decide(&mut self, ask: &Ask, payers: Payers) -> (Vec<usize>, Vec<EpochAnswer>) {
         let mut single = ask.earliest == ask.current;
         if self.flaw == Some(Flaw::SingleByStored) {
             let stored = |epoch| !self.matching(ask, epoch).is_empty();
@@ -333,9 +345,22 @@ impl Reference {
         if self.flaw == Some(Flaw::SingleByReadable) {
             single = readable.clone().count() == 1;
         }
+        let winners = self.winners(ask, readable.clone());
+        let mut dropped_sites = BTreeSet::new();
+        if self.flaw == Some(Flaw::DropSiteEverywhere) {
+            for epoch in readable.clone() {
+                let matching = self.matching(ask, epoch);
+                let charges = self.charges(ask, single, payers, &matching);
+                let short = charges.iter().filter(|it| !self.fits(epoch, *it.0, *it.1));
+                dropped_sites.extend(short.filter_map(|(filter, _)| match filter {
+                    Filter::ImpressionSiteQuota(site) => Some(site.0),
+                    _ => None,
+                }));
+            }
+        }
         let mut kept: Vec<(i64, usize)> = Vec::new();
         let mut epochs = Vec::new();
-        let mut over_action_budget = false;
+        let mut empty_report = false;
         for epoch in readable {
             let mut answer = EpochAnswer {
                 epoch,
@@ -344,15 +369,19 @@ impl Reference {
                 charges: BTreeMap::new(),
             };
             let kept_epoch = epoch >= self.first_epoch;
-            if kept_epoch && self.admit(ask.action, epoch, ask.conversion_site) {
+            let known = self.accessed.get(&(ask.action, epoch)).cloned();
+            let admitted = kept_epoch && self.admit(ask.action, epoch, ask.conversion_site);
+            empty_report |= kept_epoch && !admitted && self.flaw == Some(Flaw::CapEmptiesReport);
+            if admitted {
                 let mut matching = self.matching(ask, epoch);
+                matching.retain(|&at| !dropped_sites.contains(&self.ads[at].1.site));
                 if self.flaw == Some(Flaw::ReadLimitOverWindow) {
                     let most = ask.read_limits.relevant as usize;
                     let left = most.max(ask.credit.len()).saturating_sub(kept.len());
                     matching.truncate(left);
                 }
                 answer.matched = matching.len();
-                let mut charges = self.charges(ask, single, &matching);
+                let mut charges = self.charges(ask, single, payers, &matching);
                 let mut depleted = false;
                 if self.policy.depleted_sites() == DepletedSites::DropSite {
                     loop {
@@ -370,36 +399,49 @@ impl Reference {
                             break;
                         }
                         matching = kept;
-                        charges = self.charges(ask, single, &matching);
+                        charges = self.charges(ask, single, payers, &matching);
                     }
+                }
+                if let Some(winners) = &winners
+                    && !matching.iter().any(|at| winners.contains(at))
+                {
+                    charges.clear();
                 }
                 if !matching.is_empty() {
                     answer.passed = !depleted && self.pay(epoch, &charges);
                     answer.charges = charges;
                     if self.flaw == Some(Flaw::ActionBudgetOverEpochs) {
-                        over_action_budget |= self.over_action_budget(ask, &answer.charges);
+                        empty_report |= self.over_action_budget(ask, &answer.charges);
                     }
                 }
                 if answer.passed {
                     kept.extend(matching.into_iter().map(|at| (epoch, at)));
                 }
+                if !answer.passed && self.flaw == Some(Flaw::AdmissionTakenBack) {
+                    match known {
+                        Some(known) => self.accessed.insert((ask.action, epoch), known),
+                        None => self.accessed.remove(&(ask.action, epoch)),
+                    };
+                }
             }
             epochs.push(answer);
         }
-        if over_action_budget {
+        if empty_report {
             kept.clear();
             epochs.iter_mut().for_each(|epoch| epoch.passed = false);
         }
-        let kept: Vec<usize> = kept.into_iter().map(|(_, at)| at).collect();
-        let mut released = ask.clone();
-        if self.flaw == Some(Flaw::DrawnAgain) {
-            released.draws.rotate_left(1);
+        (kept.into_iter().map(|(_, at)| at).collect(), epochs)
+    }
+
+    /// The ads that would get credit if every epoch passed, for [`Flaw::WinnerPays`].
+    fn winners(&self, ask: &Ask, epochs: std::ops::RangeInclusive<i64>) -> Option<Vec<usize>> {
+        if self.flaw != Some(Flaw::WinnerPays) {
+            return None;
         }
-        let mut histogram = self.attribute(&released, &kept);
-        if self.flaw == Some(Flaw::EmptyNull) && kept.is_empty() {
-            histogram.clear();
-        }
-        ReferenceAnswer { histogram, epochs }
+        let mut all: Vec<usize> = epochs.flat_map(|it| self.matching(ask, it)).collect();
+        all.sort_by_key(|&at| std::cmp::Reverse(self.rank(at)));
+        all.truncate(ask.credit.len());
+        Some(all)
     }
 
     fn admit(&mut self, action: u64, epoch: i64, site: u32) -> bool {
@@ -501,16 +543,27 @@ impl Reference {
     }
 
     /// The amount that each filter is asked to pay for an epoch with these ads.
-    fn charges(&self, ask: &Ask, single: bool, ads: &[usize]) -> BTreeMap<Filter, u64> {
+    fn charges(
+        &self,
+        ask: &Ask,
+        single: bool,
+        payers: Payers,
+        ads: &[usize],
+    ) -> BTreeMap<Filter, u64> {
         let mut charges = BTreeMap::new();
         if ads.is_empty() {
             return charges;
         }
         let loss = |sensitivity| self.loss(ask, sensitivity);
         let worst_case = 2 * u64::from(ask.value);
-        let report = self.attribute(ask, ads);
-        let norm: u64 = report.iter().map(|&value| u64::from(value)).sum();
-        let querier = loss(if single { norm } else { worst_case });
+        let inside: u64 = self.attribute(ask, ads).into_iter().map(u64::from).sum();
+        // The queriers of an attribution object choose their own histograms, so all credit counts.
+        let norm = match payers {
+            Payers::Shared if self.flaw != Some(Flaw::ObjectChargedInRange) => ask.value.into(),
+            _ => inside,
+        };
+        let individual = single && self.flaw != Some(Flaw::AlwaysWorstCase);
+        let querier = loss(if individual { norm } else { worst_case });
         let shared = match self.policy.global_charging() {
             GlobalCharging::Individual => querier,
             GlobalCharging::WorstCase => loss(worst_case),
@@ -528,7 +581,9 @@ impl Reference {
             SiteCharging::Paper if single && count == 1 => shared,
             SiteCharging::Full | SiteCharging::Paper => loss(worst_case),
         };
-        charges.insert(Filter::QuerierBudget(SiteId(ask.querier)), querier);
+        if payers == Payers::All {
+            charges.insert(Filter::QuerierBudget(SiteId(ask.querier)), querier);
+        }
         charges.insert(Filter::GlobalBudget, shared);
         charges.insert(
             Filter::ConversionSiteQuota(SiteId(ask.conversion_site)),
@@ -549,7 +604,11 @@ impl Reference {
         match self.policy.arithmetic() {
             Arithmetic::Exact => {
                 let product = u128::from(ask.epsilon_micro) * u128::from(sensitivity);
-                let lost = product.div_ceil(2 * u128::from(ask.max_value).max(1));
+                let scale = 2 * u128::from(ask.max_value).max(1);
+                let lost = match self.flaw {
+                    Some(Flaw::RoundedDown) => product / scale,
+                    _ => product.div_ceil(scale),
+                };
                 u64::try_from(lost).unwrap_or(u64::MAX)
             }
             Arithmetic::Double => {
@@ -576,6 +635,7 @@ impl Reference {
         match self.capacity(filter) {
             None => true,
             Some(capacity) if self.flaw == Some(Flaw::Overdraft) => consumed < capacity,
+            Some(_) if self.counts_once(epoch, filter) => true,
             Some(capacity) => consumed + asked <= capacity,
         }
     }
@@ -585,26 +645,45 @@ impl Reference {
             Some(Flaw::LenientImpressionSites) => filter.kind() == FilterKind::ImpressionSiteQuota,
             Some(Flaw::LenientConversionSites) => filter.kind() == FilterKind::ConversionSiteQuota,
             Some(Flaw::ActionBudgetOverEpochs) => filter.kind() == FilterKind::UserActionBudget,
+            Some(Flaw::ReleasedUnpaid) => filter.kind() == FilterKind::GlobalBudget,
             _ => false,
         };
         let mut payable = Vec::new();
-        let mut all = true;
+        let (mut all, mut emptied) = (true, true);
         for (&filter, &amount) in charges {
             if self.fits(epoch, filter, amount) {
                 payable.push((filter, amount));
             } else if !lenient(filter) {
                 all = false;
+                emptied &= filter.kind() == FilterKind::UserActionBudget;
                 if self.flaw == Some(Flaw::HalfPaid) {
                     break;
                 }
             }
         }
-        if all || self.flaw == Some(Flaw::HalfPaid) {
+        let charges_all_the_same = match self.flaw {
+            Some(Flaw::HalfPaid) => true,
+            Some(Flaw::ChargesWhatItEmpties) => emptied,
+            _ => false,
+        };
+        if all || charges_all_the_same {
             for (filter, amount) in payable {
-                *self.consumed.entry((epoch, filter)).or_default() += amount;
+                if !self.counts_once(epoch, filter) {
+                    *self.consumed.entry((epoch, filter)).or_default() += amount;
+                }
+                if filter == Filter::GlobalBudget {
+                    *self.granted.entry(epoch).or_default() += amount;
+                }
             }
         }
         all
+    }
+
+    /// True if a filter notes no charge after its first one.
+    fn counts_once(&self, epoch: i64, filter: Filter) -> bool {
+        self.flaw == Some(Flaw::GlobalChargedOnce)
+            && filter == Filter::GlobalBudget
+            && self.consumed.contains_key(&(epoch, filter))
     }
 
     /// The appendix's faulty listing: one sum over all epochs, and no report at all if it exceeds
@@ -623,22 +702,28 @@ impl Reference {
         false
     }
 
+    /// The histogram of an attribution over these ads.
     fn attribute(&self, ask: &Ask, ads: &[usize]) -> Vec<u32> {
         let mut histogram = vec![0; ask.size as usize];
-        let mut sorted = ads.to_vec();
-        sorted.sort_by_key(|&at| std::cmp::Reverse(self.rank(at)));
-        sorted.truncate(ask.credit.len());
-        if sorted.is_empty() {
-            return histogram;
-        }
-        let mut draws = ask.draws.iter().copied().cycle();
-        let draw = || draws.next().unwrap_or(0.5);
-        let parts = allocate_credit(&ask.credit[..sorted.len()], ask.value, draw);
-        for (at, part) in sorted.into_iter().zip(parts) {
+        for (at, part) in self.credits(ask, ads) {
             if let Some(bucket) = histogram.get_mut(self.ads[at].1.index as usize) {
                 *bucket += part;
             }
         }
         histogram
+    }
+
+    /// The ads that get credit, and how much.
+    fn credits(&self, ask: &Ask, ads: &[usize]) -> Vec<(usize, u32)> {
+        let mut sorted = ads.to_vec();
+        sorted.sort_by_key(|&at| std::cmp::Reverse(self.rank(at)));
+        sorted.truncate(ask.credit.len());
+        if sorted.is_empty() {
+            return Vec::new();
+        }
+        let mut draws = ask.draws.iter().copied().cycle();
+        let draw = || draws.next().unwrap_or(0.5);
+        let parts = allocate_credit(&ask.credit[..sorted.len()], ask.value, draw);
+        sorted.into_iter().zip(parts).collect()
     }
 }
