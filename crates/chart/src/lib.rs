@@ -1,11 +1,30 @@
-//! Charts as SVG: lines over a parameter, and stacked bars.
+//! Charts as SVG: lines over a parameter, and stacked bars. The laboratory and the auditor draw
+//! their figures with it.
 //!
 //! The colours of a chart are CSS classes, so that a page can override them. They follow the
 //! reader's light or dark setting. Every point has a tooltip with its value.
+//!
+//! ```
+//! use bigbird_chart::{Chart, Series, Stroke};
+//!
+//! let chart = Chart {
+//!     title: "Privacy loss".to_owned(),
+//!     x_label: "helpers".to_owned(),
+//!     y_label: "loss".to_owned(),
+//!     ticks: Chart::round_numbers(4.0),
+//!     series: vec![Series {
+//!         name: "exact".to_owned(),
+//!         colour: 0,
+//!         stroke: Stroke::Solid,
+//!         points: vec![(1.0, 1.4), (2.0, 1.7), (4.0, 2.5)],
+//!     }],
+//!     ..Chart::default()
+//! };
+//! assert!(chart.to_file().starts_with("<svg"));
+//! ```
+#![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
-
-use crate::text::{escape, short};
 
 /// The style sheet of charts, both as files and in the report.
 pub const STYLE: &str = "\
@@ -24,6 +43,39 @@ pub const STYLE: &str = "\
 .chart .f0{fill:var(--c0)}.chart .f1{fill:var(--c1)}.chart .f2{fill:var(--c2)}\
 .chart .f3{fill:var(--c3)}.chart .f4{fill:var(--c4)}.chart .f5{fill:var(--c5)}";
 
+/// The style sheet of pages with charts.
+pub const PAGE_STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1f2328;--soft:#59636e;--line:#d8dee4;--ground:#fff;\
+--panel:#f6f8fa;--good:#1a7f37;--bad:#cf222e;--accent:#0072b2}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;\
+--ground:#0d1117;--panel:#161b22;--good:#3fb950;--bad:#f85149;--accent:#58a6ff}}\
+*{box-sizing:border-box}a{color:var(--accent)}\
+body{margin:0;background:var(--ground);color:var(--ink);\
+font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
+main{max-width:1180px;margin:0 auto;padding:24px 20px 64px}h1{font-size:1.9rem;line-height:1.2;\
+margin:.2em 0}h2{margin:2em 0 .4em;font-size:1.35rem}h3{margin:0 0 .2em;font-size:1.05rem}\
+p{max-width:74ch}.soft{color:var(--soft)}.tiles{display:grid;gap:12px;\
+grid-template-columns:repeat(auto-fit,minmax(min(100%,250px),1fr));margin:20px 0}\
+.tile{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:12px 16px}\
+.tile b{display:block;font-size:1.8rem;line-height:1.25}.figures{display:grid;gap:20px;\
+grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr))}figure{margin:0;\
+border:1px solid var(--line);border-radius:8px;padding:12px;min-width:0}\
+figure svg{width:100%;height:auto;display:block}figcaption{color:var(--soft);font-size:.92rem;\
+margin-top:6px}.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.92rem;\
+margin:.6em 0}th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);\
+vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
+white-space:nowrap}.good{color:var(--good);font-weight:600;white-space:nowrap}\
+.bad{color:var(--bad);font-weight:600;white-space:nowrap}\
+pre{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 14px;\
+overflow-x:auto}details{margin:.4em 0}summary{cursor:pointer}\
+.verdict{border-left:4px solid var(--good);padding:2px 0 2px 14px;font-size:1.1rem}\
+.verdict.failed{border-color:var(--bad)}figcaption ul{list-style:none;margin:.4em 0 0;padding:0}\
+figcaption li{margin:.2em 0;color:var(--ink)}.label{display:none}\
+@media(max-width:560px){figure{overflow-x:auto}figure svg{min-width:480px}}\
+@media(max-width:640px){.cards tr:first-child{display:none}.cards tr,.cards td{display:block}\
+.cards tr{border-bottom:1px solid var(--line);padding:8px 0}.cards td{border:0;padding:1px 0}\
+.label{display:inline;color:var(--soft)}}";
+
 /// A chart.
 #[derive(Debug, Clone, Default)]
 pub struct Chart {
@@ -41,6 +93,8 @@ pub struct Chart {
     pub stacked: bool,
     /// Values of the paper, drawn for comparison.
     pub paper: Vec<(f64, f64)>,
+    /// The unit of the values, for tooltips: `"%"`, for example.
+    pub unit: &'static str,
 }
 
 /// A line, or one layer of stacked bars.
@@ -134,9 +188,10 @@ impl Chart {
             let _ = write!(
                 svg,
                 "<path class=\"paper\" d=\"M{at:.1} {:.1}l5 5l-5 5l-5 -5z\"><title>paper: \
-                 {}%</title></path>",
+                 {}{}</title></path>",
                 up - 5.0,
-                short(*y)
+                short(*y),
+                self.unit
             );
         }
         (svg, top + HEIGHT - 40.0)
@@ -201,10 +256,11 @@ impl Chart {
                     let _ = write!(
                         svg,
                         "<path class=\"{class}\" d=\"M{LEFT} {up:.1}H{}\"><title>{}: \
-                         {}%</title></path>",
+                         {}{}</title></path>",
                         WIDTH - RIGHT,
                         escape(&series.name),
-                        short(*y)
+                        short(*y),
+                        self.unit
                     );
                 }
                 continue;
@@ -230,13 +286,14 @@ impl Chart {
                 let _ = write!(
                     svg,
                     "<circle class=\"f{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{}, {}: \
-                     {}%</title></circle>",
+                     {}{}</title></circle>",
                     series.colour,
                     frame.x(*x),
                     frame.y(*y),
                     escape(&series.name),
                     escape(self.name_of(*x)),
-                    short(*y)
+                    short(*y),
+                    self.unit
                 );
             }
         }
@@ -253,14 +310,15 @@ impl Chart {
                 let _ = write!(
                     svg,
                     "<rect class=\"f{}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
-                     height=\"{:.1}\"><title>{}, {}: {}%</title></rect>",
+                     height=\"{:.1}\"><title>{}, {}: {}{}</title></rect>",
                     series.colour,
                     frame.x(*x) - frame.bar / 2.0,
                     frame.bar,
                     bottom - top,
                     escape(&series.name),
                     escape(name),
-                    short(*y)
+                    short(*y),
+                    self.unit
                 );
                 below += y;
             }
@@ -407,6 +465,29 @@ fn nice_step(highest: f64) -> f64 {
         .into_iter()
         .find(|step| rough <= step * power);
     step.unwrap_or(10.0) * power
+}
+
+/// A number with about three significant digits.
+pub fn short(number: f64) -> String {
+    let digits = match number.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 0.1 || size == 0.0 => 2,
+        _ => 4,
+    };
+    let text = format!("{number:.digits$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// Text, escaped for SVG and HTML.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The `bigbird` command: privacy budgets, quotas and reports on the command line.
 
 mod agent;
+mod audit;
 mod clock;
 mod conformance;
 mod example;
@@ -38,6 +39,8 @@ enum Command {
     Policy(policy::PolicyArgs),
     /// Run test vectors against the user agent
     Conformance(conformance::ConformanceArgs),
+    /// Measure what leaks and what holds, on the real code and on managers with known mistakes
+    Audit(audit::AuditArgs),
     /// Replay a workload under policies and attackers, to see what quotas cost and prevent
     Simulate(lab::simulate::SimulateArgs),
     /// Compute limits from logs, and predict the errors under them
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Example(args) => example::run(&args),
         Command::Policy(args) => policy::run(&args),
         Command::Conformance(args) => conformance::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Simulate(args) => lab::simulate::run(&args),
         Command::Tune(args) => lab::tune::run(&args),

@@ -30,7 +30,6 @@
 //! ```
 
 pub mod attack;
-pub mod chart;
 pub mod describe;
 pub mod experiment;
 pub mod metrics;

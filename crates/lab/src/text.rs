@@ -13,29 +13,6 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
-/// A number with about three significant digits.
-pub(crate) fn short(number: f64) -> String {
-    let digits = match number.abs() {
-        size if size >= 100.0 => 0,
-        size if size >= 10.0 => 1,
-        size if size >= 0.1 || size == 0.0 => 2,
-        _ => 4,
-    };
-    let text = format!("{number:.digits$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
-}
-
-/// Text, escaped for SVG and HTML.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
-
 /// A fraction as a percentage.
 pub(crate) fn percent(fraction: f64) -> String {
     let value = 100.0 * fraction;

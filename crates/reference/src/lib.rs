@@ -192,7 +192,7 @@ pub struct EpochAnswer {
 
 /// The filters that pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Payers {
+enum PayingFilters {
     /// Every filter.
     All,
     /// All filters except the querier budget, for an attribution object.
@@ -318,7 +318,7 @@ impl Reference {
 
     /// Answers a request, and pays for it.
     pub fn ask(&mut self, ask: &Ask) -> ReferenceAnswer {
-        let (mut kept, epochs) = self.decide(ask, Payers::All);
+        let (mut kept, epochs) = self.decide(ask, PayingFilters::All);
         if self.flaw == Some(Flaw::DroppedByCoin) && ask.draws.last() < Some(&0.5) {
             kept.clear();
         }
@@ -335,7 +335,7 @@ impl Reference {
 
     /// Decides every epoch of a request on its own, and pays. Returns the positions of the ads
     /// that may be attributed to.
-    fn decide(&mut self, ask: &Ask, payers: Payers) -> (Vec<usize>, Vec<EpochAnswer>) {
+    fn decide(&mut self, ask: &Ask, payers: PayingFilters) -> (Vec<usize>, Vec<EpochAnswer>) {
         let mut single = ask.earliest == ask.current;
         if self.flaw == Some(Flaw::SingleByStored) {
             let stored = |epoch| !self.matching(ask, epoch).is_empty();
@@ -547,7 +547,7 @@ impl Reference {
         &self,
         ask: &Ask,
         single: bool,
-        payers: Payers,
+        payers: PayingFilters,
         ads: &[usize],
     ) -> BTreeMap<Filter, u64> {
         let mut charges = BTreeMap::new();
@@ -559,7 +559,9 @@ impl Reference {
         let inside: u64 = self.attribute(ask, ads).into_iter().map(u64::from).sum();
         // The queriers of an attribution object choose their own histograms, so all credit counts.
         let norm = match payers {
-            Payers::Shared if self.flaw != Some(Flaw::ObjectChargedInRange) => ask.value.into(),
+            PayingFilters::Shared if self.flaw != Some(Flaw::ObjectChargedInRange) => {
+                ask.value.into()
+            }
             _ => inside,
         };
         let individual = single && self.flaw != Some(Flaw::AlwaysWorstCase);
@@ -581,7 +583,7 @@ impl Reference {
             SiteCharging::Paper if single && count == 1 => shared,
             SiteCharging::Full | SiteCharging::Paper => loss(worst_case),
         };
-        if payers == Payers::All {
+        if payers == PayingFilters::All {
             charges.insert(Filter::QuerierBudget(SiteId(ask.querier)), querier);
         }
         charges.insert(Filter::GlobalBudget, shared);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bigbird::attribution::allocate_credit;
 use bigbird::{AttributionObject, Filter, SiteId};
 
-use crate::{Ad, Ask, EpochAnswer, Flaw, Payers, Reference, ReferenceAnswer};
+use crate::{Ad, Ask, EpochAnswer, Flaw, PayingFilters, Reference, ReferenceAnswer};
 
 /// One attribution that several queriers share.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +27,7 @@ pub struct ReferenceObject {
 impl Reference {
     /// Creates an attribution object, and pays for it from the shared filters.
     pub fn create(&mut self, ask: &Ask) -> ReferenceObject {
-        let (mut kept, epochs) = self.decide(ask, Payers::Shared);
+        let (mut kept, epochs) = self.decide(ask, PayingFilters::Shared);
         kept.sort_by_key(|&at| Reverse(self.rank(at)));
         let credits: BTreeMap<usize, u32> = self.credits(ask, &kept).into_iter().collect();
         let snapshot = kept.into_iter().map(|at| {
@@ -92,7 +92,8 @@ impl Reference {
             epochs.push(answer);
         }
         if self.flaw == Some(Flaw::AttributesAgain) {
-            let draw = || ask.draws.first().copied().unwrap_or(0.5);
+            let mut draws = object.ask.draws.iter().copied().cycle();
+            let draw = || draws.next().unwrap_or(0.5);
             let count = credits.len().min(object.ask.credit.len());
             let parts = match count {
                 0 => Vec::new(),

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use bigbird_reference::{Ad, Ask, Reference, ReferenceAnswer};
 
 /// A budget manager for one device.
-pub trait Manager {
+pub trait TestedManager {
     fn save(&mut self, epoch: i64, ad: &Ad);
     fn ask(&mut self, ask: &Ask) -> ReferenceAnswer;
     fn stored(&self, epoch: i64) -> Vec<Ad>;
@@ -57,7 +57,7 @@ pub enum HistoryStep {
     EndActionsBefore(u64),
 }
 
-impl Manager for Reference {
+impl TestedManager for Reference {
     fn save(&mut self, epoch: i64, ad: &Ad) {
         Reference::save(self, epoch, ad);
     }
@@ -124,7 +124,7 @@ fn read_limits() -> impl Strategy<Value = ReadLimits> {
     ]
 }
 
-impl Manager for Real {
+impl TestedManager for Real {
     fn save(&mut self, epoch: i64, ad: &Ad) {
         ad.save_on(&mut self.device, epoch);
     }

@@ -1,6 +1,6 @@
 //! The theorems, as properties of random histories under random policies.
 //!
-//! Each property is a function of a [`Manager`]. It must hold for the real device, and it must
+//! Each property is a function of a [`TestedManager`]. It must hold for the real device, and it must
 //! notice the flaws it is meant to catch: the same function is run on a reference with each flaw,
 //! and must fail there.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
@@ -26,7 +26,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use bigbird_reference::{Ask, Flaw, Reference, ReferenceAnswer};
-use history::{EPOCHS, HistoryStep, Manager, device, history, policy};
+use history::{EPOCHS, HistoryStep, TestedManager, device, history, policy};
 
 type Verdict = Result<(), TestCaseError>;
 
@@ -99,7 +99,7 @@ fn twice() -> impl Strategy<Value = PropertyCase> {
 /// must fail.
 fn holds_and_notices(
     flaws: &[Flaw],
-    property: impl Fn(&PropertyCase, &dyn Fn(&PropertyCase) -> Box<dyn Manager>) -> Verdict,
+    property: impl Fn(&PropertyCase, &dyn Fn(&PropertyCase) -> Box<dyn TestedManager>) -> Verdict,
 ) {
     holds_in_and_notices(case, flaws, property);
 }
@@ -107,21 +107,21 @@ fn holds_and_notices(
 fn holds_in_and_notices<S: Strategy<Value = PropertyCase>>(
     cases: fn() -> S,
     flaws: &[Flaw],
-    property: impl Fn(&PropertyCase, &dyn Fn(&PropertyCase) -> Box<dyn Manager>) -> Verdict,
+    property: impl Fn(&PropertyCase, &dyn Fn(&PropertyCase) -> Box<dyn TestedManager>) -> Verdict,
 ) {
     let config = Config {
         cases: 4000,
         failure_persistence: None,
         ..Config::default()
     };
-    let real = |case: &PropertyCase| -> Box<dyn Manager> {
+    let real = |case: &PropertyCase| -> Box<dyn TestedManager> {
         Box::new(device(case.policy.clone(), case.limit))
     };
     TestRunner::new(config.clone())
         .run(&cases(), |case| property(&case, &real))
         .unwrap_or_else(|failure| panic!("{failure}"));
     for &flaw in flaws {
-        let flawed = |case: &PropertyCase| -> Box<dyn Manager> {
+        let flawed = |case: &PropertyCase| -> Box<dyn TestedManager> {
             let policy = case.policy.clone();
             Box::new(Reference::new(policy, case.limit, Some(flaw)))
         };
@@ -184,7 +184,7 @@ fn the_indexes_find_what_a_scan_finds() {
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-fn agree(case: &PropertyCase, manager: &mut dyn Manager) -> Verdict {
+fn agree(case: &PropertyCase, manager: &mut dyn TestedManager) -> Verdict {
     let mut oracle = Reference::new(case.policy.clone(), case.limit, None);
     for step in &case.history {
         match step {
@@ -199,10 +199,10 @@ fn agree(case: &PropertyCase, manager: &mut dyn Manager) -> Verdict {
             }
         }
     }
-    prop_assert_eq!(manager.consumed(), Manager::consumed(&oracle));
-    prop_assert_eq!(manager.admitted(), Manager::admitted(&oracle));
+    prop_assert_eq!(manager.consumed(), TestedManager::consumed(&oracle));
+    prop_assert_eq!(manager.admitted(), TestedManager::admitted(&oracle));
     for epoch in 0..EPOCHS {
-        prop_assert_eq!(manager.stored(epoch), Manager::stored(&oracle, epoch));
+        prop_assert_eq!(manager.stored(epoch), TestedManager::stored(&oracle, epoch));
     }
     Ok(())
 }
@@ -216,7 +216,7 @@ fn no_filter_exceeds_its_capacity() {
 
 fn within_capacity(
     case: &PropertyCase,
-    manager: &dyn Fn(&PropertyCase) -> Box<dyn Manager>,
+    manager: &dyn Fn(&PropertyCase) -> Box<dyn TestedManager>,
 ) -> Verdict {
     let answers = manager(case).live(&case.history);
     for ((_, filter), granted) in granted(&answers) {
@@ -378,7 +378,7 @@ fn one_epoch_never_shows_in_another() {
             for epoch in (0..EPOCHS).filter(|epoch| *epoch != changed) {
                 prop_assert_eq!(one.stored(epoch), other.stored(epoch));
             }
-            let elsewhere = |manager: &dyn Manager| {
+            let elsewhere = |manager: &dyn TestedManager| {
                 let (mut consumed, mut admitted) = (manager.consumed(), manager.admitted());
                 consumed.retain(|(epoch, _), _| *epoch != changed);
                 admitted.retain(|(_, epoch), _| *epoch != changed);
@@ -494,7 +494,7 @@ fn depletion_is_bounded_by_sites_and_user_actions() {
 
 fn depletion_is_bounded(
     case: &PropertyCase,
-    manager: &dyn Fn(&PropertyCase) -> Box<dyn Manager>,
+    manager: &dyn Fn(&PropertyCase) -> Box<dyn TestedManager>,
 ) -> Verdict {
     let capacity = |kind| case.policy.capacities().of(kind).amount();
     if capacity(FilterKind::GlobalBudget).is_none() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use bigbird::Limit;
-use bigbird_lab::chart::{Chart, Series, Stroke};
+use bigbird_chart::{Chart, Series, Stroke};
 use bigbird_lab::describe::Counts;
 use bigbird_lab::plan::{ExpectedError, Measurement, reports_of_devices};
 use bigbird_lab::workload::{NoiseModel, QuerierOptions};
@@ -325,6 +325,7 @@ fn chart(measurement: &Measurement, batch: f64, epsilon: f64) -> Chart {
         points,
     };
     Chart {
+        unit: "%",
         title: "The error to expect".to_owned(),
         x_label: "epsilon of a report".to_owned(),
         y_label: "error of a batch (RMSRE), %".to_owned(),

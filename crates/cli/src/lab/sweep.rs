@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bigbird::{FilterKind, Limit};
-use bigbird_lab::chart::{Chart, Series, Stroke};
+use bigbird_chart::{Chart, Series, Stroke};
 use bigbird_lab::experiment::Experiment;
 use bigbird_lab::resilience::Resilience;
 use bigbird_lab::simulate::RunResult;
@@ -349,6 +349,7 @@ impl<'a> Sweep<'a> {
         ticks.sort_by(|one, next| one.0.total_cmp(&next.0));
         let name = self.parameters.first().map_or("", |run| run[most].name);
         let chart = Chart {
+            unit: "%",
             title: format!("Error over {name}"),
             x_label: name.to_owned(),
             y_label: "error of a batch (RMSRE), %".to_owned(),

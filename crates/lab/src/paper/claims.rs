@@ -2,8 +2,9 @@
 
 use crate::paper::reproduce::{Results, Summary};
 use crate::paper::suites::{EvaluatedSystem, QUOTAS, Suite};
-use crate::text::{percent, short};
+use crate::text::percent;
 use bigbird::Limit;
+use bigbird_chart::short;
 
 /// A claim of the paper.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::chart::{Chart, Series, Stroke};
 use crate::paper::reproduce::{FinishedRun, Results, Summary};
 use crate::paper::suites::{
     CAPS, EvaluatedSystem, QUOTAS, RANKS_OF_ARTIFACT, RANKS_OF_LABEL, SYBILS, Suite,
 };
 use bigbird::Limit;
+use bigbird_chart::{Chart, Series, Stroke};
 
 /// A figure of the paper.
 #[derive(Debug, Clone)]
@@ -115,6 +115,7 @@ fn quotas(
              on, it costs nothing."
         },
         chart: Chart {
+            unit: "%",
             title: match attacked {
                 true => "Error under the random attacker",
                 false => "Error without attack",
@@ -169,6 +170,7 @@ fn causes(results: Results<'_>, name: &'static str, attacker: &'static str) -> F
              quotas, it is mostly the querier budgets that block them, and every system has those."
         },
         chart: Chart {
+            unit: "%",
             title: match attacked {
                 true => "Blocked reports under the random attacker",
                 false => "Blocked reports without attack",
@@ -228,6 +230,7 @@ fn caps(results: Results<'_>) -> Figure {
                   attacker knows every quota of every device: a worst case that no real attacker \
                   reaches. A domain cap of 1 contains even this attacker.",
         chart: Chart {
+            unit: "%",
             title: "Median error by domain cap".to_owned(),
             x_label: "domain cap, sites per user action".to_owned(),
             y_label: ERROR.to_owned(),
@@ -278,6 +281,7 @@ fn strength(
             }
         },
         chart: Chart {
+            unit: "%",
             title: match name {
                 "6b" => "Error by number of Sybils",
                 "6c" => "Error by rank of the attacker's sites, as the artifact sweeps them",

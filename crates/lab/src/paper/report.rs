@@ -3,14 +3,14 @@
 
 use std::fmt::Write as _;
 
-use crate::chart::STYLE;
 use crate::describe::{Description, OF_PAPER, PERCENTILES};
 use crate::paper::claims::{Claim, Compared, claims, compared};
 use crate::paper::figures::{Figure, figures};
 use crate::paper::reproduce::{Results, Summary};
 use crate::paper::suites::{EvaluatedSystem, Suite};
-use crate::text::{escape, grouped, percent, short};
+use crate::text::{grouped, percent};
 use crate::workload::synthetic::Preset;
+use bigbird_chart::{PAGE_STYLE, STYLE, escape, short};
 
 /// The contents of a report.
 #[derive(Debug, Clone)]
@@ -30,38 +30,6 @@ pub struct Subject<'a> {
     /// The command that made the report.
     pub command: String,
 }
-
-const PAGE_STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1f2328;--soft:#59636e;--line:#d8dee4;--ground:#fff;\
---panel:#f6f8fa;--good:#1a7f37;--bad:#cf222e;--accent:#0072b2}\
-@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;\
---ground:#0d1117;--panel:#161b22;--good:#3fb950;--bad:#f85149;--accent:#58a6ff}}\
-*{box-sizing:border-box}a{color:var(--accent)}\
-body{margin:0;background:var(--ground);color:var(--ink);\
-font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
-main{max-width:1180px;margin:0 auto;padding:24px 20px 64px}h1{font-size:1.9rem;line-height:1.2;\
-margin:.2em 0}h2{margin:2em 0 .4em;font-size:1.35rem}h3{margin:0 0 .2em;font-size:1.05rem}\
-p{max-width:74ch}.soft{color:var(--soft)}.tiles{display:grid;gap:12px;\
-grid-template-columns:repeat(auto-fit,minmax(min(100%,250px),1fr));margin:20px 0}\
-.tile{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:12px 16px}\
-.tile b{display:block;font-size:1.8rem;line-height:1.25}.figures{display:grid;gap:20px;\
-grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr))}figure{margin:0;\
-border:1px solid var(--line);border-radius:8px;padding:12px;min-width:0}\
-figure svg{width:100%;height:auto;display:block}figcaption{color:var(--soft);font-size:.92rem;\
-margin-top:6px}.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.92rem;\
-margin:.6em 0}th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);\
-vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
-white-space:nowrap}.good{color:var(--good);font-weight:600;white-space:nowrap}\
-.bad{color:var(--bad);font-weight:600;white-space:nowrap}\
-pre{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 14px;\
-overflow-x:auto}details{margin:.4em 0}summary{cursor:pointer}\
-.verdict{border-left:4px solid var(--good);padding:2px 0 2px 14px;font-size:1.1rem}\
-.verdict.failed{border-color:var(--bad)}figcaption ul{list-style:none;margin:.4em 0 0;padding:0}\
-figcaption li{margin:.2em 0;color:var(--ink)}.label{display:none}\
-@media(max-width:560px){figure{overflow-x:auto}figure svg{min-width:480px}}\
-@media(max-width:640px){.cards tr:first-child{display:none}.cards tr,.cards td{display:block}\
-.cards tr{border-bottom:1px solid var(--line);padding:8px 0}.cards td{border:0;padding:1px 0}\
-.label{display:inline;color:var(--soft)}}";
 
 /// The report as an HTML page.
 pub fn report(subject: &Subject<'_>) -> String {
