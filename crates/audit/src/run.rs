@@ -20,7 +20,7 @@ use crate::search::{Finding, Search, Tactics};
 /// The extent of an audit.
 #[derive(Debug, Clone)]
 pub struct AuditPlan {
-    /// The seed. The same seed and number of scripts give the same result, on any number of threads.
+    /// The seed. The same seed and number of scripts give the same result on any number of threads.
     pub seed: u64,
     /// The number of threads.
     pub threads: usize,

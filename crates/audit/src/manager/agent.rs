@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bigbird::{EpochIndex, FilterKind, Profile, SiteId, StoreLimits, Timestamp};
+use bigbird::{EpochIndex, Fate, FilterKind, Profile, SiteId, StoreLimits, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::protocol::{Arrivals, Pace, Scheduler, Ticket};
 use bigbird_user_agent::{
-    Action, Config, ConversionOptions, EpochStart, ImpressionOptions, ImpressionSelection,
-    MemoryStore, PageAnswer, PageCall, QuerierRole, Randomness, RowSet, SealedReport,
-    SharedConversion, Storage, UserAgent, View as _, ViewRow,
+    Action, Config, ConversionOptions, EpochStart, Explanation, ImpressionOptions,
+    ImpressionSelection, MemoryStore, PageAnswer, PageCall, QuerierRole, Randomness, RowSet,
+    SealedReport, SharedConversion, Storage, UserAgent, View as _, ViewRow,
 };
 
 use super::device::{filter_name, stored_impression};
@@ -32,6 +32,9 @@ pub struct AgentManager {
     pub store_flaw: Option<StoreFlaw>,
     /// A flaw of the host that drives the user agent, if any.
     pub host_flaw: Option<TimingFlaw>,
+    /// True to explain every single call before it is made, and to panic if the explanation is not
+    /// what happens.
+    pub checks_explanations: bool,
 }
 
 /// The kind of store.
@@ -61,6 +64,7 @@ impl AgentManager {
             store,
             store_flaw: None,
             host_flaw: None,
+            checks_explanations: false,
         }
     }
 
@@ -218,6 +222,7 @@ struct AgentWorld<H: Home> {
     agent: Option<UserAgent<WorldStore<H::Store>, TapeRandomness>>,
     setup: ScriptSetup,
     host_flaw: Option<TimingFlaw>,
+    checks_explanations: bool,
     scheduler: Scheduler<Work, (usize, SealedAnswer)>,
     actions: BTreeMap<u16, Action>,
     /// The shared conversions, by the number of their creation.
@@ -348,6 +353,7 @@ impl<H: Home> AgentWorld<H> {
             scheduler: Scheduler::new(setup.pace()),
             setup,
             host_flaw: kind.host_flaw,
+            checks_explanations: kind.checks_explanations,
             actions: BTreeMap::new(),
             objects: Vec::new(),
         }
@@ -594,7 +600,18 @@ impl<H: Home> AgentWorld<H> {
         if calls.is_empty() {
             return;
         }
+        let explained = match calls.as_slice() {
+            [PageCall::Measure(conversion)] if self.checks_explanations => {
+                let explained = self.agent().explain_call(conversion);
+                self.agent().randomness_mut().draw = 0;
+                Some(check(explained, "the store failed"))
+            }
+            _ => None,
+        };
         let answers = check(self.agent().perform(&calls), "the store failed");
+        if let (Some(explained), [answer]) = (explained, answers.as_slice()) {
+            assert_explained(&explained, answer);
+        }
         for ((ticket, work), answer) in waiting.into_iter().zip(answers) {
             let answer = match answer {
                 PageAnswer::Saved => continue,
@@ -641,6 +658,27 @@ impl<H: Home> AgentWorld<H> {
         let explained = check(explained, "the store failed");
         explained.epochs.iter().map(|epoch| epoch.matched).sum()
     }
+}
+
+/// Panics if an answer is not what was explained.
+fn assert_explained(explained: &Explanation, answer: &PageAnswer) {
+    let (decision, report) = match answer {
+        PageAnswer::Saved => return,
+        PageAnswer::Report(answer) => (&answer.decision, answer.report.histogram.as_ref()),
+        PageAnswer::Shared(answer) => (&answer.decision, None),
+    };
+    let fates: BTreeMap<i64, Fate> = decision
+        .epochs()
+        .map(|epoch| (epoch.epoch.0, epoch.fate))
+        .collect();
+    let said = explained.epochs.iter();
+    let said: BTreeMap<i64, Fate> = said.map(|epoch| (epoch.epoch, epoch.fate)).collect();
+    assert_eq!(said, fates, "the explanation of fates is wrong");
+    assert_eq!(
+        explained.report.as_ref(),
+        report,
+        "the explained report is wrong"
+    );
 }
 
 fn conversion_options(measure: &Measure) -> ConversionOptions {

@@ -2,9 +2,9 @@
 //!
 //! Given the same past answers, both worlds get the same next step. So a transcript fixes a script,
 //! and its log-likelihood ratio is Σ_t Σ_i (|y_ti − a⁰_ti| − |y_ti − a¹_ti|)/λ_t. Its supremum over
-//! all transcripts is Σ_t ‖a¹_t − a⁰_t‖₁/λ_t, and its infimum is minus that. The loss of all queriers
-//! together, under any adaptive strategy, is therefore the maximum of this sum over fixed scripts.
-//! No noise is sampled. `docs/audit.md` has the proof.
+//! all transcripts is Σ_t ‖a¹_t − a⁰_t‖₁/λ_t, and its infimum is minus that. The loss of all
+//! queriers together, under any adaptive strategy, is therefore the maximum of this sum over fixed
+//! scripts. No noise is sampled. `docs/audit.md` has the proof.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! The marginal meter: the loss of a view from which something is hidden.
 //!
 //! What is hidden (others' answers, the draws by which credit was rounded) is integrated out. The
-//! view of a world is then a mixture of products of Laplace densities. Along one coordinate, between
-//! two neighbouring breakpoints, each density is a·e^(y/λ) + b·e^(−y/λ), so the ratio of two is a
-//! Möbius function of e^(2y/λ) and therefore monotone. So the supremum of the ratio over all views is
-//! attained where every coordinate is a breakpoint, or beyond the outermost ones.
+//! view of a world is then a mixture of products of Laplace densities. Along one coordinate,
+//! between two neighbouring breakpoints, each density is a·e^(y/λ) + b·e^(−y/λ), so the ratio of
+//! two is a Möbius function of e^(2y/λ) and therefore monotone. So the supremum of the ratio over
+//! all views is attained where every coordinate is a breakpoint, or beyond the outermost ones.
 
 /// One possible outcome of what is hidden, in one world.
 #[derive(Debug, Clone, PartialEq)]

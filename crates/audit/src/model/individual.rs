@@ -57,8 +57,8 @@ pub fn individual(epsilon: f64, global_epsilon: f64, n: u32) -> Option<Individua
     })
 }
 
-/// The loss of querier n + 1 under the construction as it is printed: everyone asks about x₀ with ε,
-/// and helper k asks for x_k with ε if it heard at most ½.
+/// The loss of querier n + 1 under the construction as it is printed: everyone asks about x₀ with
+/// ε, and helper k asks for x_k with ε if it heard at most ½.
 pub fn individual_as_printed(epsilon: f64, global_epsilon: f64, n: u32) -> f64 {
     let cost = micro(epsilon);
     let model = IndividualModel {

@@ -26,8 +26,8 @@ pub use siloing::siloed_loss;
 pub const HELPERS: std::ops::RangeInclusive<u32> = 1..=64;
 
 /// The probability that Laplace noise of scale 1/ε₁ exceeds ½: a helper that asks about an absent
-/// record hears more than ½ with this probability, and one that asks about a present record hears at
-/// most ½.
+/// record hears more than ½ with this probability, and one that asks about a present record hears
+/// at most ½.
 pub fn error_probability(epsilon: f64) -> f64 {
     (-epsilon / 2.0).exp() / 2.0
 }

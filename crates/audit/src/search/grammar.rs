@@ -54,10 +54,11 @@ impl Grammar<'_> {
                 script.steps.push(Step::Call(ScriptCall::Save(save)));
             }
             if self.dice.chance(40) {
-                // Late in the epoch, so that a lookback of a day stays within it.
+                // Late in the epoch, so that a lookback of a day stays within it, and early enough
+                // that it reaches what was saved before.
                 let now = last_moment(&script);
                 let begin = script.setup.epoch(now) * script.setup.epoch_ms();
-                script.steps.push(Step::Clock(begin + 30 * HOUR));
+                script.steps.push(Step::Clock(begin + 25 * HOUR));
             }
         }
         for _ in 0..steps {
@@ -71,10 +72,23 @@ impl Grammar<'_> {
     /// shares of them at the end.
     fn shared_conversions(&mut self, script: &mut Script) {
         let queriers = INTERMEDIARIES;
-        let epochs = self.dice.pick(&[1_u8, 2, 3, 3]);
+        if self.dice.chance(60) {
+            // The querier budgets and the global budget alone, so that more requests get through.
+            script.setup.impression_site_quota = None;
+            script.setup.conversion_site_quota = None;
+            script.setup.user_action_budget = None;
+            script.setup.domain_cap = None;
+        }
+        if self.dice.chance(50) {
+            script.setup.max_objects = 1 + self.dice.below(2);
+        }
+        let epochs = self.dice.pick(&[1_u8, 2, 2, 3, 3, 3]);
+        if self.dice.chance(50) {
+            script.x = usize::from(epochs - 1);
+        }
         let in_turn = self.dice.chance(50);
         for epoch in 0..epochs {
-            let hours = self.dice.pick(&[1, 5, 30]);
+            let hours = self.dice.pick(&[1, 5, 25]);
             let begin = i64::from(epoch) * script.setup.epoch_ms();
             script.steps.push(Step::Clock(begin + hours * HOUR));
             let mut save = self.save(script);
@@ -83,19 +97,30 @@ impl Grammar<'_> {
             } else if self.dice.chance(80) {
                 save.intermediary = Some(self.dice.pick(&queriers));
             }
+            if self.dice.chance(80) {
+                save.lifetime_days = 30;
+                save.conversion_sites.clear();
+                save.conversion_callers.clear();
+            }
             let site = save.site;
             script.steps.push(Step::Call(ScriptCall::Save(save)));
-            if self.dice.chance(30) {
+            if self.dice.chance(40) {
                 // A querier uses up what it has here, or some of it.
                 let mut measure = self.measure(script);
                 measure.intermediary = Some(self.dice.pick(&queriers));
-                measure.scope = match self.dice.chance(60) {
-                    true => Scope {
+                if self.dice.chance(70) {
+                    measure.scope = Scope {
                         impression_sites: vec![site],
                         ..Scope::default()
-                    },
-                    false => measure.scope,
-                };
+                    };
+                }
+                let capacity = script.setup.capacity(FilterKind::QuerierBudget);
+                if let Some(capacity) = capacity.filter(|_| self.tactics.boundary_values)
+                    && self.dice.chance(70)
+                {
+                    measure.terms.epsilon = capacity;
+                    measure.lookback_days = script.setup.max_lookback_days;
+                }
                 script.steps.push(Step::Call(ScriptCall::Measure(measure)));
             }
             if self.dice.chance(if epoch + 1 == epochs { 60 } else { 25 }) {
@@ -103,18 +128,44 @@ impl Grammar<'_> {
                 script.steps.push(Step::Call(ScriptCall::Create(create)));
             }
         }
-        if self.dice.chance(40) {
+        if self.dice.chance(25) {
             script.steps.push(Step::Clock(self.moment(script)));
         }
         if script.shared_terms().is_empty() || self.dice.chance(50) {
-            let create = self.create(script);
+            let mut create = self.create(script);
+            if self.dice.chance(70) {
+                create.measure.scope = Scope::default();
+                create.measure.lookback_days = script.setup.max_lookback_days;
+            }
             script.steps.push(Step::Call(ScriptCall::Create(create)));
         }
-        if self.dice.chance(40) {
-            script.steps.push(Step::Clock(self.moment(script)));
+        if self.dice.chance(35) {
+            let moment = match self.tactics.boundary_values && self.dice.chance(40) {
+                true => self.left_lookback(script),
+                false => self.moment(script),
+            };
+            script.steps.push(Step::Clock(moment));
         }
-        if self.dice.chance(20) {
+        if self.dice.chance(15) {
             script.steps.push(Step::Maintain);
+        }
+        if self.dice.chance(50) {
+            // Every participant takes what it saved.
+            let object = script.shared_terms().len() - 1;
+            for querier in queriers {
+                let action = self.action();
+                script.steps.push(Step::Call(ScriptCall::Share(Share {
+                    object,
+                    querier,
+                    action,
+                    buckets: 3,
+                    scope: Scope {
+                        impression_callers: vec![querier],
+                        ..Scope::default()
+                    },
+                })));
+            }
+            return;
         }
         for _ in 0..1 + self.dice.below(3) {
             let share = self.share(script);
@@ -442,6 +493,9 @@ impl Grammar<'_> {
 
     fn create(&mut self, script: &Script) -> Create {
         let mut terms = self.terms(&script.setup);
+        if self.dice.chance(50) {
+            terms.credit = Credit::Last;
+        }
         if self.dice.chance(40) {
             terms.epsilon = self.dice.pick(&[1, 2]);
         }
@@ -497,22 +551,19 @@ impl Grammar<'_> {
         let later = match dice.below(if self.tactics.boundary_values { 14 } else { 8 }) {
             0 => now + HOUR,
             // Late in the epoch, so that a lookback of a day stays within it.
-            1 | 2 => begin + 30 * HOUR,
+            1 | 2 => begin + 25 * HOUR,
             3 | 4 => begin + length + HOUR,
             5 => begin + 2 * length + HOUR,
-            6 => begin + length + 30 * HOUR,
+            6 => begin + length + 25 * HOUR,
             7 => begin + lookback + 2 * length,
             // Edges: of the epoch, of the lookback, of an expiry.
             8 => begin + length - dice.pick(&[0, 1]),
             9 => edge(script, dice) + lookback + dice.pick(&[0, 1]),
             10 => edge(script, dice) + DAY + dice.pick(&[0, 1]),
             11 => edge(script, dice) + lookback - length,
-            // The epoch of an earlier step has just left the lookback.
-            _ => {
-                let left = (setup.epoch(edge(script, dice)) + 1) * length + lookback;
-                left + dice.pick(&[0, HOUR])
-            }
+            _ => self.left_lookback(script),
         };
+        let dice = &mut *self.dice;
         if !script.clock_steps_back || dice.chance(60) {
             return later;
         }
@@ -523,6 +574,16 @@ impl Grammar<'_> {
             // Far ahead, as a wrong clock is.
             _ => now + 10 * lookback,
         }
+    }
+}
+
+impl Grammar<'_> {
+    /// A moment at which the epoch of an earlier step has just left the longest lookback.
+    fn left_lookback(&mut self, script: &Script) -> i64 {
+        let setup = &script.setup;
+        let lookback = i64::from(setup.max_lookback_days) * DAY;
+        let epoch = setup.epoch(edge(script, self.dice));
+        (epoch + 1) * setup.epoch_ms() + lookback + self.dice.pick(&[0, HOUR])
     }
 }
 

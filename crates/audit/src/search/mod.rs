@@ -110,7 +110,7 @@ type Fitness = [f64; 3];
 const MOST_FIT: usize = 24;
 const MOST_NOVEL: usize = 96;
 /// The variants of a script that leaks among which a shorter one is looked for.
-const POLISHING: usize = 100;
+const POLISHING: usize = 200;
 /// The attempts to exploit one script.
 const MOST_ATTEMPTS: usize = 160;
 
@@ -361,6 +361,17 @@ fn shape(differences: &[SnapshotDifference]) -> u64 {
         .collect();
     kinds.hash(&mut hasher);
     hasher.finish()
+}
+
+/// Random scripts, as the search begins with.
+pub fn random_scripts(ingredients: Ingredients, count: usize, seed: u64) -> Vec<Script> {
+    let mut dice = SearchDice::new(seed, "random scripts");
+    let mut grammar = Grammar {
+        dice: &mut dice,
+        ingredients,
+        tactics: Tactics::ALL,
+    };
+    (0..count).map(|_| grammar.script()).collect()
 }
 
 /// The number of repetitions of the last step after which the loss passes the capacity.

@@ -38,18 +38,15 @@ fn drop_steps(best: &mut Script, breaches: &mut dyn FnMut(&Script) -> bool) {
     let mut at = best.steps.len();
     while at > 0 {
         at -= 1;
-        let mut shorter = best.clone();
-        shorter.steps.remove(at);
-        if breaches(&shorter) {
+        if let Some(shorter) = without(best, at).into_iter().find(|it| breaches(it)) {
             *best = shorter;
             continue;
         }
         // Two at once, because some steps only make sense together.
         for other in 0..at {
-            let mut shorter = best.clone();
-            shorter.steps.remove(at);
-            shorter.steps.remove(other);
-            if breaches(&shorter) {
+            let both = without(best, at).into_iter().next();
+            let both = both.map(|it| without(&it, other)).unwrap_or_default();
+            if let Some(shorter) = both.into_iter().find(|it| breaches(it)) {
                 *best = shorter;
                 at -= 1;
                 break;
@@ -58,24 +55,59 @@ fn drop_steps(best: &mut Script, breaches: &mut dyn FnMut(&Script) -> bool) {
     }
 }
 
-/// Scripts in which two requests for the same are one that asks for as much.
-fn merged(script: &Script) -> Vec<Script> {
-    let mut candidates = Vec::new();
-    for at in 1..script.steps.len() {
-        if let [
-            Step::Call(ScriptCall::Measure(one)),
-            Step::Call(ScriptCall::Measure(two)),
-        ] = &script.steps[at - 1..=at]
-            && (one.lookback_days, &one.scope) == (two.lookback_days, &two.scope)
+/// The script without a step. Shares refer to the same shared conversions as before, and x may be
+/// one place further down.
+fn without(script: &Script, at: usize) -> Vec<Script> {
+    let creates = |step: &Step| {
+        let calls = step.calls().iter();
+        calls
+            .filter(|call| matches!(call, ScriptCall::Create(_)))
+            .count()
+    };
+    let before: usize = script.steps[..at].iter().map(creates).sum();
+    let mut shorter = script.clone();
+    let gone = creates(&shorter.steps.remove(at));
+    for call in shorter.steps.iter_mut().flat_map(Step::calls_mut) {
+        if let ScriptCall::Share(share) = call
+            && share.object >= before + gone
         {
-            let sum = one.terms.epsilon + two.terms.epsilon;
+            share.object -= gone;
+        }
+    }
+    let mut candidates = vec![shorter.clone()];
+    if shorter.x > 0
+        && script.steps[at]
+            .calls()
+            .iter()
+            .any(|it| matches!(it, ScriptCall::Save(_)))
+    {
+        shorter.x -= 1;
+        candidates.push(shorter);
+    }
+    candidates
+}
+
+/// Scripts in which two requests are one that asks for as much as both.
+fn merged(script: &Script) -> Vec<Script> {
+    let epsilon = |at: usize| match &script.steps[at] {
+        Step::Call(ScriptCall::Measure(measure)) => Some(measure.terms.epsilon),
+        _ => None,
+    };
+    let mut candidates = Vec::new();
+    for later in 1..script.steps.len() {
+        for earlier in 0..later {
+            let Some((one, two)) = epsilon(earlier).zip(epsilon(later)) else {
+                continue;
+            };
             let mut merged = script.clone();
-            merged.steps.remove(at - 1);
-            if let Some(Step::Call(ScriptCall::Measure(measure))) = merged.steps.get_mut(at - 1) {
-                measure.terms.epsilon = sum;
+            if let Step::Call(ScriptCall::Measure(measure)) = &mut merged.steps[later] {
+                measure.terms.epsilon = one + two;
             }
-            merged.setup.querier_budget = None;
+            merged.steps.remove(earlier);
+            candidates.push(merged.clone());
             merged.setup.conversion_site_quota = None;
+            candidates.push(merged.clone());
+            merged.setup.querier_budget = None;
             candidates.push(merged);
         }
     }

@@ -1,8 +1,8 @@
 //! The theorems, as properties of random histories under random policies.
 //!
-//! Each property is a function of a [`TestedManager`]. It must hold for the real device, and it must
-//! notice the flaws it is meant to catch: the same function is run on a reference with each flaw,
-//! and must fail there.
+//! Each property is a function of a [`TestedManager`]. It must hold for the real device, and it
+//! must notice the flaws it is meant to catch: the same function is run on a reference with each
+//! flaw, and must fail there.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 #![allow(
     clippy::cast_possible_truncation,

@@ -8,8 +8,8 @@
 //!
 //! A round that is due only because many names were given removes names and nothing more. How many
 //! are given and in use depends on what is stored. If such a round closed epochs or removed
-//! impressions, one epoch's data would decide when another is closed, which shows once a wrong clock
-//! is set right.
+//! impressions, one epoch's data would decide when another is closed, which shows once a wrong
+//! clock is set right.
 
 use bigbird::attribution::ImpressionEdit;
 use bigbird::{SiteId, Timestamp};
