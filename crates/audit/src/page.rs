@@ -235,7 +235,7 @@ fn search_table(report: &AuditReport) -> Markup {
                 th { "what it is" }
             }
             @for row in &report.search { tr {
-                td { (row.manager) }
+                td style="white-space:nowrap" { (row.manager) }
                 td { (row.kind) }
                 td class=(if row.as_expected() { "good" } else { "bad" }) { (result(row)) }
                 td { (if row.separated { "yes" } else { "no" }) }
@@ -244,7 +244,7 @@ fn search_table(report: &AuditReport) -> Markup {
                 td class="n" {
                     @if let Some(script) = &row.script { (script.steps.len()) }
                 }
-                td { (row.about) }
+                td style="min-width:18rem" { (row.about) }
             } }
         } }
         p class="soft" {
@@ -422,8 +422,9 @@ fn tactics(rows: &[TacticsRow]) -> Markup {
     html! {
         h2 { "What the tactics are worth" }
         p {
-            "The scripts after which each broken manager is caught, of at most "
-            (grouped(COMPARED_SCRIPTS)) ". Without the exploit, "
+            "The scripts after which each broken manager is caught. It counts as missed after twice \
+             what all tactics needed, and not before " (COMPARED_SCRIPTS)
+            " scripts. Without the exploit, "
             (missed(|row| row.without_exploit)) " are missed; without boundary values, "
             (missed(|row| row.without_boundary_values)) "; with both, "
             (missed(|row| row.all)) "."

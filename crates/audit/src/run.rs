@@ -44,8 +44,9 @@ pub enum Budget {
 /// The scripts of a manager in one round.
 pub const ROUND: u64 = 1000;
 
-/// The scripts after which the comparison of tactics gives a broken manager up.
-pub const COMPARED_SCRIPTS: u64 = 20_000;
+/// The scripts after which the comparison of tactics gives a broken manager up, at least. It gives up
+/// after twice the number that all tactics needed.
+pub const COMPARED_SCRIPTS: u64 = 500;
 
 /// The samples per world of the estimates.
 const SAMPLES: u32 = 100_000;
@@ -310,7 +311,7 @@ fn search(
             .iter()
             .filter(|(entry, search)| {
                 let open = match search.lock() {
-                    Ok(search) => search.finding.is_none() && search.scripts < entry.within(),
+                    Ok(search) => !search.is_done() && search.scripts < entry.within(),
                     Err(_) => false,
                 };
                 match entry.kind {
@@ -381,22 +382,24 @@ fn compare_tactics(
     progress: &(dyn Fn(f64, &str) + Sync),
 ) {
     progress(0.99, "searching with tactics switched off");
-    let broken: Vec<&Entry> = entries
-        .iter()
-        .filter(|it| it.kind == Kind::Broken)
+    let rows = entries.iter().zip(&report.search);
+    let broken: Vec<(&Entry, Option<u64>)> = rows
+        .filter(|(entry, _)| entry.kind == Kind::Broken)
+        .map(|(entry, row)| (entry, row.finding.as_ref().map(|it| it.after)))
         .collect();
-    let after = |entry: &Entry, tactics| {
+    let after = |entry: &Entry, all: Option<u64>, tactics| {
+        let most = COMPARED_SCRIPTS.max(2 * all.unwrap_or(0));
         let mut search = new_search(entry, tactics, plan.seed);
-        while search.finding.is_none() && search.scripts < COMPARED_SCRIPTS {
-            search.run(ROUND);
-        }
-        search.finding.map(|finding| finding.after)
+        search.run(most);
+        let finding = search.finding.filter(|finding| finding.after <= most);
+        finding.map(|finding| finding.after)
     };
-    report.tactics = in_parallel(plan.threads, &broken, |entry| TacticsRow {
+    let compared = in_parallel(plan.threads, &broken, |&(entry, all)| TacticsRow {
         manager: entry.name,
-        all: after(entry, Tactics::ALL),
+        all,
         without_exploit: after(
             entry,
+            all,
             Tactics {
                 exploit: false,
                 ..Tactics::ALL
@@ -404,10 +407,12 @@ fn compare_tactics(
         ),
         without_boundary_values: after(
             entry,
+            all,
             Tactics {
                 boundary_values: false,
                 ..Tactics::ALL
             },
         ),
     });
+    report.tactics = compared;
 }

@@ -20,6 +20,9 @@ pub const HOUR: i64 = 3_600_000;
 /// One day in milliseconds.
 pub const DAY: i64 = 24 * HOUR;
 
+/// The largest distance of a clock from the beginning of epoch 0: some three thousand years.
+const MOST_CLOCK: i64 = 1_000_000 * DAY;
+
 /// A life of one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -440,14 +443,21 @@ impl Script {
         if self.setup.global_budget.is_none() {
             return Err("globalBudget must be a number of µε, got null".to_owned());
         }
-        for (number, step) in self.steps.iter().enumerate() {
+        for (step, number) in self.steps.iter().zip(1..) {
+            if let Step::Clock(to) = step
+                && to.unsigned_abs() > MOST_CLOCK.unsigned_abs()
+            {
+                return Err(format!(
+                    "the clock of step {number} must be within {MOST_CLOCK} ms of epoch 0, got {to}"
+                ));
+            }
             for call in step.calls() {
                 let terms = match call {
                     ScriptCall::Measure(measure) => measure.terms,
                     ScriptCall::Create(create) => create.measure.terms,
                     ScriptCall::Save(_) | ScriptCall::Share(_) => continue,
                 };
-                let step = number + 1;
+                let step: u32 = number;
                 if !(1..=4_294_000_000).contains(&terms.epsilon) {
                     let got = terms.epsilon;
                     return Err(format!(

@@ -5,7 +5,7 @@ use bigbird::Profile;
 use bigbird_audit::manager::{DeviceManager, LiteralManager, Observation};
 use bigbird_audit::meter::{Loss, Play, compare, mixture_loss, play};
 use bigbird_audit::model::log_ratio_interval;
-use bigbird_audit::script::{Script, Tape};
+use bigbird_audit::script::{Script, Step, Tape};
 use bigbird_audit::search::{Ingredients, random_scripts};
 use bigbird_reference::Flaw;
 use rand_chacha::ChaCha8Rng;
@@ -166,7 +166,7 @@ fn it_does_not_change_when_the_worlds_are_swapped() {
 fn without_draws_the_mixture_is_the_joint_loss() {
     let mut compared = 0;
     for mut script in random_scripts(INGREDIENTS, 400, 9) {
-        for call in script.steps.iter_mut().flat_map(|step| step.calls_mut()) {
+        for call in script.steps.iter_mut().flat_map(Step::calls_mut) {
             use bigbird_audit::script::{Credit, ScriptCall};
             match call {
                 ScriptCall::Measure(measure) => measure.terms.credit = Credit::Last,

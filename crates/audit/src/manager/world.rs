@@ -24,8 +24,6 @@ pub enum StoreFlaw {
     ShareRefusedWhole,
     /// When there are too many attribution objects, one that nothing was paid for goes first.
     ObjectsByPayment,
-    /// When there are too many attribution objects, ties are decided by the number of a site.
-    TiesBySite,
     /// Attribution objects are forgotten when no epoch is left that paid for them.
     PrunedByPayment,
     /// The latest moment moves only when something is charged.
@@ -266,15 +264,6 @@ impl<T> WorldTransaction<'_, T> {
                 if let Some(oldest) = unpaid.into_iter().min() {
                     changes.dropped_objects = vec![oldest];
                 }
-            }
-            StoreFlaw::TiesBySite if !changes.dropped_objects.is_empty() => {
-                let mut of_site: BTreeMap<SiteId, Vec<u64>> = BTreeMap::new();
-                for (number, site) in self.objects_after(changes)? {
-                    of_site.entry(site).or_default().push(number);
-                }
-                let most = of_site.into_values().max_by_key(Vec::len);
-                let oldest = most.and_then(|numbers| numbers.into_iter().min());
-                changes.dropped_objects = oldest.into_iter().collect();
             }
             StoreFlaw::PrunedByPayment => {
                 if let Some(first) = changes.forgotten.map(|gone| gone.pruned) {

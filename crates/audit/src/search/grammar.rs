@@ -201,7 +201,11 @@ impl Grammar<'_> {
 
     /// Capacities worth one to four requests, and limits that a few steps reach.
     fn setup(&mut self) -> ScriptSetup {
-        let unit = self.dice.pick(&[1_u64, 3, 1000, 400_000, 1_000_000]);
+        // With capacities of a few µε, many requests hit a boundary by chance.
+        let unit = match self.tactics.boundary_values {
+            true => self.dice.pick(&[1_u64, 3, 1000, 400_000, 1_000_000]),
+            false => self.dice.pick(&[1000, 400_000, 1_000_000]),
+        };
         let mut capacity = || Some(unit * (1 + self.dice.below(4) as u64));
         let mut setup = ScriptSetup {
             profile: self.ingredients.profile,

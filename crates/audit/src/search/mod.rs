@@ -84,6 +84,8 @@ pub struct Search<'m> {
     reached: BTreeSet<u64>,
     /// The number of breaches that could not be proved to leak.
     unproved: usize,
+    /// The number of further breaches to look at after the first one.
+    refinements: usize,
     /// The number of times each shape of difference was seen.
     futile: BTreeMap<u64, usize>,
     /// The number of scripts so far.
@@ -111,6 +113,10 @@ const MOST_FIT: usize = 24;
 const MOST_NOVEL: usize = 96;
 /// The variants of a script that leaks among which a shorter one is looked for.
 const POLISHING: usize = 200;
+/// The scripts, and the breaches among them, that are looked at after the first breach, in case one
+/// is shorter.
+const REFINING: u64 = 2000;
+const MOST_REFINEMENTS: usize = 12;
 /// The attempts to exploit one script.
 const MOST_ATTEMPTS: usize = 160;
 
@@ -132,6 +138,7 @@ impl<'m> Search<'m> {
             novel: Vec::new(),
             reached: BTreeSet::new(),
             unproved: 0,
+            refinements: MOST_REFINEMENTS,
             futile: BTreeMap::new(),
             scripts: 0,
             largest_loss: None,
@@ -141,10 +148,17 @@ impl<'m> Search<'m> {
         }
     }
 
+    /// True if a breach was found, and a shorter script was looked for.
+    pub fn is_done(&self) -> bool {
+        self.finding.as_ref().is_some_and(|finding| {
+            self.refinements == 0 || self.scripts >= finding.after + REFINING
+        })
+    }
+
     /// Tries at least this many more scripts, unless a breach is found.
     pub fn run(&mut self, scripts: u64) {
         let until = self.scripts + scripts;
-        while self.scripts < until && self.finding.is_none() {
+        while self.scripts < until && !self.is_done() {
             let script = self.next();
             let Some((verdict, snapshots)) = self.evaluate(&script) else {
                 continue;
@@ -253,7 +267,7 @@ impl<'m> Search<'m> {
 
     /// Tries to turn what differs outside x into a loss.
     fn exploit(&mut self, script: &Script, verdict: &AuditVerdict, snapshots: &[WorldSnapshot; 2]) {
-        let attempts = exploit::attempts(script, verdict, snapshots);
+        let attempts = exploit::attempts(script, verdict, snapshots, self.tactics.boundary_values);
         for steps in attempts.into_iter().take(MOST_ATTEMPTS) {
             let mut longer = script.clone();
             longer.steps.extend(steps);
@@ -299,7 +313,19 @@ impl<'m> Search<'m> {
                 return false;
             }
         }
-        let script = self.polish(shrink::shrink(&script, &mut leaks));
+        let mut script = shrink::shrink(&script, &mut leaks);
+        let mut after = self.scripts;
+        match &self.finding {
+            None => script = self.polish(script),
+            // Another script of the same manager is of interest only if it is shorter.
+            Some(finding) => {
+                self.refinements = self.refinements.saturating_sub(1);
+                if script.steps.len() >= finding.script.steps.len() {
+                    return true;
+                }
+                after = finding.after;
+            }
+        }
         let Some((violation, mixture)) = leak(manager, &script) else {
             return false;
         };
@@ -309,7 +335,7 @@ impl<'m> Search<'m> {
             script,
             violation,
             mixture,
-            after: self.scripts,
+            after,
         });
         true
     }
