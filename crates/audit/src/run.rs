@@ -44,8 +44,8 @@ pub enum Budget {
 /// The scripts of a manager in one round.
 pub const ROUND: u64 = 1000;
 
-/// The scripts after which the comparison of tactics gives a broken manager up, at least. It gives up
-/// after twice the number that all tactics needed.
+/// The scripts after which the comparison of tactics gives a broken manager up, at least. It gives
+/// up after twice the number that all tactics needed.
 pub const COMPARED_SCRIPTS: u64 = 500;
 
 /// The samples per world of the estimates.
