@@ -271,8 +271,15 @@ impl ConversionCall {
             epsilon: self.valid.terms.epsilon().micro(),
             max_value: self.valid.terms.max_value(),
             querier: self.querier().clone(),
+            caller: self
+                .caller
+                .intermediary
+                .as_ref()
+                .unwrap_or(&self.caller.site)
+                .clone(),
             conversion_site: self.caller.site.clone(),
             aggregation_service: self.valid.aggregation_service.clone(),
+            time: self.occasion.now,
         }
     }
 

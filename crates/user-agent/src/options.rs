@@ -121,6 +121,8 @@ const fn default_value() -> u32 {
 pub enum AggregationProtocol {
     /// `dap-18-histogram`.
     Dap18Histogram,
+    /// `dap-19-histogram`. The draft does not name it yet.
+    Dap19Histogram,
 }
 
 /// The aggregation services that the browser knows, by exact URL. They are configured and never

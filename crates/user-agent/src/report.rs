@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bigbird::{Histogram, HistogramSize, MicroEpsilon};
+use bigbird::{Histogram, HistogramSize, MicroEpsilon, Timestamp};
 
 use crate::site::Site;
 
@@ -18,10 +18,14 @@ pub struct Report<'a> {
     pub max_value: u32,
     /// The site that receives the report and whose budget paid.
     pub querier: &'a Site,
+    /// The site that made the call: the intermediary, or the conversion site itself.
+    pub caller: &'a Site,
     /// The site where the conversion happened.
     pub conversion_site: &'a Site,
     /// The URL of the service that sums reports and adds noise.
     pub aggregation_service: &'a str,
+    /// The moment of the call.
+    pub time: Timestamp,
 }
 
 /// Everything that is sent with a report, except its histogram. It follows from the call alone.
@@ -31,8 +35,10 @@ pub struct Envelope {
     pub(crate) epsilon: MicroEpsilon,
     pub(crate) max_value: u32,
     pub(crate) querier: Site,
+    pub(crate) caller: Site,
     pub(crate) conversion_site: Site,
     pub(crate) aggregation_service: String,
+    pub(crate) time: Timestamp,
 }
 
 impl Envelope {
@@ -43,8 +49,10 @@ impl Envelope {
             epsilon: self.epsilon,
             max_value: self.max_value,
             querier: &self.querier,
+            caller: &self.caller,
             conversion_site: &self.conversion_site,
             aggregation_service: &self.aggregation_service,
+            time: self.time,
         }
     }
 }

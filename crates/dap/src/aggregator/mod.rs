@@ -1,0 +1,19 @@
+//! The aggregation side: verifying, summing, noising, and the account of what was spent.
+
+mod collector;
+mod noise;
+mod process;
+mod refusal;
+mod store;
+mod sum;
+mod verify;
+
+pub use collector::{Collector, NoisedHistogram};
+pub use noise::{Noise, NoiseError, NoiseSource};
+pub use process::{Aggregation, AggregationError, RefusedReport, ReportTally};
+pub use refusal::{Acceptance, Refusal};
+pub use store::{
+    AggregationStore, AggregationStoreError, BatchQueryError, BatchState, BatchSums, VerifiedReport,
+};
+pub use sum::AggregateSum;
+pub use verify::{Helper, HelperAnswer, KeyMismatch, Leader, LeaderState, ReportShare};

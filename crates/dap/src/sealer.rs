@@ -1,0 +1,129 @@
+//! Sealing reports on the device: the draft's "construct a DAP report".
+
+use bigbird::MicroEpsilon;
+use bigbird_user_agent::{Report, Seal};
+use thiserror::Error;
+
+use crate::hpke::EncryptionError;
+use crate::messages::{
+    CodecError, DapReport, Encode as _, Extensions, PlaintextInputShare, ReportId, ReportMetadata,
+};
+use crate::role::Role;
+use crate::service::ConfiguredServices;
+use crate::task::{AggregationTask, TaskError, TaskTerms};
+use crate::vdaf::{ShardError, VdafKind};
+
+/// Seals the reports of a user agent for aggregation services.
+///
+/// Sealing takes the same steps, and gives the same number of bytes, for every histogram of a task.
+/// Nothing is fetched: the keys are those of the configuration.
+#[derive(Debug, Clone)]
+pub struct DapSealer {
+    services: ConfiguredServices,
+}
+
+/// A report that cannot be sealed. The reason never depends on its histogram.
+#[derive(Debug, Error)]
+pub enum SealError {
+    /// The service is not configured.
+    #[error("the aggregation service {0} is not configured")]
+    Service(String),
+    /// The task cannot exist.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// The histogram does not fit the task. The user agent makes no such histogram.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The shares cannot be encrypted. The keys were checked when the services were configured.
+    #[error(transparent)]
+    Encryption(#[from] EncryptionError),
+    /// A field is too long to be encoded.
+    #[error("the report cannot be encoded: {0}")]
+    Encoding(#[from] CodecError),
+    /// The operating system gives no random numbers.
+    #[error("the operating system gives no random numbers: {0}")]
+    Randomness(String),
+}
+
+impl DapSealer {
+    /// A sealer for reports to these services.
+    pub fn new(services: ConfiguredServices) -> Self {
+        Self { services }
+    }
+
+    /// The services.
+    pub fn services(&self) -> &ConfiguredServices {
+        &self.services
+    }
+
+    /// The report as a message, sealed.
+    ///
+    /// # Errors
+    /// If the service is not configured. Other errors do not occur with reports of a user agent.
+    pub fn report(&self, report: &Report<'_>) -> Result<DapReport, SealError> {
+        let service = self.services.get(report.aggregation_service);
+        let service =
+            service.ok_or_else(|| SealError::Service(report.aggregation_service.to_owned()))?;
+        let histogram = report.histogram.buckets();
+        let terms = TaskTerms {
+            collector: report.caller.as_str(),
+            budget_source: report.querier.as_str(),
+            histogram_size: u32::try_from(histogram.len()).unwrap_or(u32::MAX),
+            max_value: report.max_value,
+            vdaf: VdafKind::L1BoundSum,
+        };
+        let task = AggregationTask::new(service, &terms)?;
+        let seconds = report.time.0.div_euclid(1000);
+        seal(&task, histogram, report.epsilon, seconds)
+    }
+}
+
+impl Seal for DapSealer {
+    /// The encoded report. If a report could not be sealed, this would be empty, which no
+    /// aggregator accepts: see [`SealError`] for why that does not happen.
+    fn seal(&self, report: &Report<'_>) -> Vec<u8> {
+        let sealed = self.report(report).ok();
+        let bytes = sealed.and_then(|report| report.get_encoded().ok());
+        bytes.unwrap_or_default()
+    }
+}
+
+/// Makes the report of a histogram: divides it into shares, and encrypts one to each aggregator.
+/// The moment is in seconds since 1970.
+///
+/// # Errors
+/// If the histogram does not fit the task.
+pub fn seal(
+    task: &AggregationTask,
+    histogram: &[u32],
+    epsilon: MicroEpsilon,
+    seconds: i64,
+) -> Result<DapReport, SealError> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| SealError::Randomness(error.to_string()))?;
+    let metadata = ReportMetadata {
+        report_id: ReportId(id),
+        time: task.time(seconds),
+        public_extensions: Extensions::new(vec![task.budget_extension(epsilon)])?,
+    };
+    let sharded = task
+        .vdaf()
+        .shard(task.context(), histogram, metadata.report_id)?;
+    let [leader, helper] = sharded.input_shares;
+    let aad = task.aad(&metadata, &sharded.public_share)?;
+    let encrypt = |role: Role, payload: Vec<u8>| {
+        let share = PlaintextInputShare {
+            private_extensions: Extensions::default(),
+            payload,
+        };
+        let recipient = &task.service().aggregator(role).recipient;
+        let sealed = recipient.seal(&task.info(role), &aad, &share.get_encoded()?)?;
+        Ok::<_, SealError>(sealed)
+    };
+    Ok(DapReport {
+        leader_share: encrypt(Role::Leader, leader)?,
+        helper_share: encrypt(Role::Helper, helper)?,
+        metadata,
+        public_share: sharded.public_share,
+    })
+}
