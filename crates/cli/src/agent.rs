@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bigbird::{Profile, Timestamp};
+use bigbird_dap::{AggregationService, ConfiguredServices, DapSealer};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::protocol::{
     Arrivals, Pace, Player, Reason, ServeOptions, StreamClock, serve,
@@ -13,7 +14,7 @@ use bigbird_user_agent::{Config, Randomness, Rules, Storage, SystemRandomness, U
 
 use crate::clock::wall_clock;
 use crate::{CommandError, CommandResult};
-use crate::{policy, stdio, store};
+use crate::{policy, service, stdio, store};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -27,6 +28,9 @@ Two requests, each wrapped here but sent as one line:
    \"options\": {\"histogramIndex\": 2}}
   {\"event\": \"measureConversion\", \"site\": \"shop.example\", \"userAction\": 2,
    \"options\": {\"aggregationService\": \"https://agg.example\", \"histogramSize\": 5}}
+
+The answer to the second has the encrypted `report`, in base64. With --unencrypted-for-testing it
+also has the histogram.
 
 The other events are createSharedConversion, takeShare, clearImpressionsForSite,
 clearBrowsingHistoryForAttribution, enableAPI, disableAPI, maintain, budgets, status,
@@ -60,9 +64,16 @@ pub(crate) struct AgentArgs {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(Rules::MAX_EPOCH_DAYS))
     )]
     epoch_days: u32,
-    /// Aggregation service that pages may name [default: none]
+    /// File of aggregation services and their public keys [default: none]
     ///
-    /// Give the flag once for each service.
+    /// `bigbird keys generate` writes one, aggregation-services.toml. A folder that contains such a
+    /// file is enough.
+    #[arg(long, value_name = "FILE")]
+    aggregation_services: Option<PathBuf>,
+    /// Aggregation service that pages may name, without keys [default: none]
+    ///
+    /// Its reports are real, but encrypted to keys that nobody has. Give the flag once for each
+    /// service.
     #[arg(long, value_name = "URL")]
     aggregation_service: Vec<String>,
     /// Delay of answers to conversions, in milliseconds
@@ -100,11 +111,9 @@ pub(crate) struct AgentArgs {
     /// Counted in the same way as --impressions-per-site.
     #[arg(long, value_name = "N", default_value_t = Pace::default().impressions.of_all)]
     impressions: u32,
-    /// Answer conversions with their histogram, for tests only
+    /// Add the histogram to the answers to conversions, for tests only
     ///
-    /// Pages must never see a histogram, and encrypted reports do not exist yet.
-    ///
-    /// Without this flag, a conversion is therefore charged, but its answer has no report.
+    /// Pages must never see a histogram, only the encrypted report.
     #[arg(long)]
     unencrypted_for_testing: bool,
     /// Take the time from the `seconds` of requests, for tests only
@@ -135,11 +144,13 @@ pub(crate) struct AgentArgs {
 }
 
 pub(crate) fn run(args: &AgentArgs) -> CommandResult {
-    let config = args.config()?;
+    let sealer = DapSealer::new(args.services()?);
+    let mut config = args.config()?;
+    config.aggregation_services = sealer.services().protocols();
     let randomness = args.randomness()?;
     match &args.store {
         None => {
-            args.serve(UserAgent::in_memory(config, randomness))?;
+            args.serve(UserAgent::in_memory(config, randomness).sealing(sealer))?;
         }
         Some(path) => {
             let store = SqliteStore::open_or_create(path, &StoreOptions::default());
@@ -149,7 +160,7 @@ pub(crate) fn run(args: &AgentArgs) -> CommandResult {
                 true => Timestamp(i64::MIN),
                 false => wall_clock(),
             };
-            let agent = UserAgent::new(config, store, randomness, now)?;
+            let agent = UserAgent::new(config, store, randomness, now)?.sealing(sealer);
             args.serve(agent)?.into_storage().close()?;
         }
     }
@@ -195,10 +206,21 @@ impl AgentArgs {
         config.epoch_days = self.epoch_days;
         config.pace = self.pace();
         config.shows_histograms = self.unencrypted_for_testing;
-        for url in &self.aggregation_service {
-            config = config.with_service(url);
-        }
         Ok(config)
+    }
+
+    /// The services with their keys.
+    fn services(&self) -> Result<ConfiguredServices, CommandError> {
+        let mut services = match &self.aggregation_services {
+            Some(path) => service::read_services(path)?,
+            None => ConfiguredServices::new(),
+        };
+        for url in &self.aggregation_service {
+            if services.get(url).is_none() {
+                services.insert(AggregationService::without_operator(url)?);
+            }
+        }
+        Ok(services)
     }
 
     fn pace(&self) -> Pace {
@@ -208,6 +230,7 @@ impl AgentArgs {
                 of_site: self.conversions_per_site,
                 of_all: self.conversions,
             },
+            sealing_of_site: Pace::default().sealing_of_site,
             impressions: Arrivals {
                 of_site: self.impressions_per_site,
                 of_all: self.impressions,

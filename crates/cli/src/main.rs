@@ -11,6 +11,7 @@ mod output;
 mod policy;
 mod progress;
 mod scratch;
+mod service;
 mod signals;
 mod stdio;
 mod store;

@@ -99,7 +99,12 @@ fn cost<S: Storage>(
             let begin = Instant::now();
             let answers = agent.perform(&calls)?;
             times.push(millis(begin.elapsed()));
-            assert!(answers.iter().all(|answer| agent::total(answer) > 0));
+            let gate = agent.gate();
+            assert!(
+                answers
+                    .into_iter()
+                    .all(|answer| agent::total(gate, answer) > 0)
+            );
         }
         let time = median(&mut times);
         each = time / f64::from(u32::try_from(together).unwrap());

@@ -12,6 +12,8 @@
 //!   for the store, so a page learns nothing from how busy the store is.
 //! * **One worker thread** owns the [`UserAgent`], which is `Send` and not shared. It makes calls
 //!   in the order in which the scheduler gives them. When a call returns, its charge is on disk.
+//!   Here it also seals the report. A busy browser lets another thread do that: see
+//!   [`Gate::seal`].
 //! * **One release thread** gives pages their reports when the scheduler says so, ready or not.
 //!
 //! The threads share nothing but the scheduler. `bigbird agent` is the same with lines of JSON.
@@ -22,11 +24,12 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bigbird::{Profile, Timestamp};
+use bigbird_dap::{AggregationService, ConfiguredServices, DapSealer};
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_user_agent::protocol::{Pace, Scheduler};
+use bigbird_user_agent::protocol::{ConversionArrival, Pace, Scheduler};
 use bigbird_user_agent::{
-    Action, Call, Config, ConversionOptions, Gate, ImpressionOptions, PageAnswer, PageCall, Report,
-    Seal, SealedReport, SystemRandomness, UserAgent,
+    Action, Call, Config, ConversionOptions, Gate, ImpressionOptions, PageAnswer, PageCall,
+    SealedReport, SystemRandomness, UserAgent,
 };
 
 const SERVICE: &str = "https://agg.example";
@@ -36,18 +39,6 @@ fn now() -> Timestamp {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
     let ms = elapsed.map_or(0, |elapsed| elapsed.as_millis());
     Timestamp(i64::try_from(ms).unwrap_or(i64::MAX))
-}
-
-/// A stand-in for encryption: it reveals the length of a histogram and nothing else. A browser
-/// encrypts the report for the aggregation service here.
-#[derive(Debug)]
-struct LengthOnly;
-
-impl Seal for LengthOnly {
-    fn seal(&self, report: &Report<'_>) -> Vec<u8> {
-        let buckets = report.histogram.buckets().len();
-        format!("{buckets} buckets for {}", report.querier).into_bytes()
-    }
 }
 
 /// What the threads share.
@@ -98,10 +89,14 @@ impl Browser {
     ) -> Result<(), Box<dyn Error>> {
         let call = gate.conversion(call, options)?;
         let null = gate.null_report(&call.envelope());
-        let site = call.site().clone();
-        let arrival = self.started.elapsed();
-        self.scheduler()
-            .conversion(arrival, &site, PageCall::Measure(call), null);
+        let (site, sealing) = (call.site().clone(), call.sealing_units());
+        let (arrival, call) = (self.started.elapsed(), PageCall::Measure(call));
+        let arrived = self
+            .scheduler()
+            .conversion(arrival, &site, sealing, call, null);
+        if arrived == ConversionArrival::Rejected {
+            return Err("the page asks for too many reports".into());
+        }
         self.changed.notify_all();
         Ok(())
     }
@@ -126,12 +121,13 @@ impl Browser {
             // The scheduler is free while the store works.
             drop(scheduler);
             let answer = agent.perform(std::slice::from_ref(&call));
-            let report = answer.ok().and_then(|mut answers| answers.pop());
+            let report = match answer.ok().and_then(|mut answers| answers.pop()) {
+                Some(PageAnswer::Report(report, _)) => Some(agent.gate().seal(report)),
+                _ => None,
+            };
             let mut scheduler = self.scheduler();
             match (ticket, report) {
-                (Some(ticket), Some(PageAnswer::Report(answer))) => {
-                    scheduler.finish(ticket, answer.report);
-                }
+                (Some(ticket), Some(report)) => scheduler.finish(ticket, report),
                 // The store failed: nothing was charged, and the page gets its null report.
                 (Some(ticket), _) => scheduler.fail(ticket),
                 (None, _) => {}
@@ -162,8 +158,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     // When the browser starts. A store that cannot be read is an error; it is never replaced
     // silently, because that would refund every budget.
     let store = SqliteStore::open_or_create(&path, &StoreOptions::default())?;
-    let config = Config::new(Profile::BigBird).with_service(SERVICE);
-    let agent = UserAgent::new(config, store, SystemRandomness::new()?, now())?.sealing(LengthOnly);
+    // A browser ships `aggregation-services.toml`: `ConfiguredServices::parse` reads it. Nobody can
+    // open the reports of this service, because nobody has its keys.
+    let mut services = ConfiguredServices::new();
+    services.insert(AggregationService::without_operator(SERVICE)?);
+    let mut config = Config::new(Profile::BigBird);
+    config.aggregation_services = services.protocols();
+    let agent = UserAgent::new(config, store, SystemRandomness::new()?, now())?
+        .sealing(DapSealer::new(services));
     let gate = agent.gate().clone();
     let browser = Arc::new(Browser::new(gate.config().pace));
 
@@ -196,9 +198,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let report = releaser.join().map_err(|_| "the release thread failed")?;
     let waited = browser.started.elapsed() - called;
     println!(
-        "after {:.1} s the page gets a sealed report: {}",
+        "after {:.1} s the page gets an encrypted report of {} bytes",
         waited.as_secs_f64(),
-        String::from_utf8_lossy(&report.bytes)
+        report.bytes.len()
     );
     let mut agent = worker.join().map_err(|_| "the worker thread failed")?;
 

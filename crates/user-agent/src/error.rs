@@ -8,8 +8,8 @@ use crate::site::SiteError;
 
 /// The error of a call, one variant for each kind that the draft names.
 ///
-/// A call fails only because of what the page passed, or because it lacks user activation. The page
-/// knows both. Nothing that is stored, spent or disabled can make a call fail.
+/// A call fails only because of what the page passed, because it lacks user activation, or because
+/// its site made too many calls. The page knows all of these. Nothing that is stored, spent or disabled can make a call fail.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ApiError {
     /// A `RangeError`.
@@ -30,6 +30,10 @@ pub enum ApiError {
     /// A `DOMException` named `NotAllowedError`.
     #[error("NotAllowedError: {0}")]
     NotAllowedError(#[from] NotAllowed),
+    /// A `DOMException` named `QuotaExceededError`. The draft does not name it: see
+    /// [`Pace::sealing_of_site`](crate::protocol::Pace::sealing_of_site).
+    #[error("QuotaExceededError: {0}")]
+    QuotaExceededError(#[from] TooManyReports),
 }
 
 impl ApiError {
@@ -40,12 +44,16 @@ impl ApiError {
             Self::ReferenceError { .. } => "ReferenceError",
             Self::SyntaxError(_) => "SyntaxError",
             Self::NotAllowedError(_) => "NotAllowedError",
+            Self::QuotaExceededError(_) => "QuotaExceededError",
         }
     }
 
     /// True if the JavaScript error is a `DOMException` with that name.
     pub const fn is_dom_exception(&self) -> bool {
-        matches!(self, Self::SyntaxError(_) | Self::NotAllowedError(_))
+        matches!(
+            self,
+            Self::SyntaxError(_) | Self::NotAllowedError(_) | Self::QuotaExceededError(_)
+        )
     }
 }
 
@@ -78,6 +86,14 @@ impl RangeError {
 pub struct NotAllowed {
     pub(crate) ago_ms: i64,
     pub(crate) allowed_ms: i64,
+}
+
+/// A conversion of a site that asked for more reports, or larger ones, than can be made for one site
+/// within the delay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("this site asked for too many reports; ask again in {delay_ms} ms")]
+pub struct TooManyReports {
+    pub(crate) delay_ms: u128,
 }
 
 /// The reason why a call has no answer: the page made a mistake, or the store failed.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use bigbird::{AllowedQueriers, AttributionQuery, Histogram};
+use bigbird::{AllowedQueriers, AttributionQuery};
 
 use crate::call::{Call, CallSites, ConversionCall, ImpressionCall, MeasurementKind, QuerierRole};
 use crate::config::Config;
 use crate::error::{ApiError, RangeError};
 use crate::options::{ConversionOptions, ImpressionOptions};
-use crate::report::{Envelope, Seal, SealedReport, Withhold};
+use crate::report::{Envelope, Seal, SealedReport, UnsealedReport, Withhold};
 use crate::shared::SharedConversion;
 use crate::site::Site;
 
@@ -146,11 +146,15 @@ impl Gate {
 
     /// The null report of a conversion. To the page it looks like any other report.
     pub fn null_report(&self, envelope: &Envelope) -> SealedReport {
-        self.sealed(envelope, Histogram::null(envelope.histogram_size))
+        self.seal(envelope.null())
     }
 
     /// Seals the report of a conversion.
-    pub(crate) fn sealed(&self, envelope: &Envelope, histogram: Histogram) -> SealedReport {
+    pub fn seal(&self, report: UnsealedReport) -> SealedReport {
+        let UnsealedReport {
+            envelope,
+            histogram,
+        } = report;
         let bytes = self.sealer.seal(&envelope.around(&histogram));
         let histogram = self.config.shows_histograms.then_some(histogram);
         SealedReport { bytes, histogram }

@@ -75,7 +75,7 @@ pub use agent::{
 pub use call::{Action, Call, ConversionCall, ImpressionCall, PageCall, QuerierRole};
 pub use clock::{Era, Rules, Timeline};
 pub use config::{Config, EpochStart};
-pub use error::{AgentError, ApiError, NotAllowed, RangeError};
+pub use error::{AgentError, ApiError, NotAllowed, RangeError, TooManyReports};
 pub use explanation::{EpochExplanation, Explanation, FilterExplanation, ShareRefusal};
 pub use gate::Gate;
 pub use headers::{HeaderError, parse_measure_conversion, parse_save_impression};
@@ -86,7 +86,7 @@ pub use options::{
 pub use randomness::Randomness;
 #[cfg(feature = "system-randomness")]
 pub use randomness::{RandomnessError, SystemRandomness};
-pub use report::{Envelope, Report, Seal, SealedReport, Withhold};
+pub use report::{Envelope, Report, Seal, SealedReport, UnsealedReport, Withhold};
 pub use shared::{HandleError, SharedConversion};
 #[cfg(feature = "psl")]
 pub use site::PublicSuffixList;

@@ -42,6 +42,14 @@ pub struct Envelope {
 }
 
 impl Envelope {
+    /// The null report with this envelope. To the page it looks like any other.
+    pub fn null(&self) -> UnsealedReport {
+        UnsealedReport {
+            histogram: Histogram::null(self.histogram_size),
+            envelope: self.clone(),
+        }
+    }
+
     /// The report with this envelope and a histogram.
     pub(crate) fn around<'a>(&'a self, histogram: &'a Histogram) -> Report<'a> {
         Report {
@@ -57,6 +65,33 @@ impl Envelope {
     }
 }
 
+/// The work to seal a report, in elements of its proof: about a microsecond each. It grows with the
+/// number of buckets and with the bits of the largest value. Encrypting the shares costs as much as
+/// some hundred elements.
+pub(crate) fn sealing_units(size: HistogramSize, max_value: u32) -> u32 {
+    const ENCRYPTION: u32 = 300;
+    let bits = u32::BITS - max_value.leading_zeros();
+    let elements = size.get().saturating_add(1).saturating_mul(bits);
+    elements.saturating_add(ENCRYPTION)
+}
+
+/// A report that is not sealed yet. Only a [`Gate`](crate::Gate) can read it. Sealing takes time, and
+/// needs neither the store nor the user agent, so another thread can do it.
+#[derive(Clone, PartialEq)]
+pub struct UnsealedReport {
+    pub(crate) envelope: Envelope,
+    pub(crate) histogram: Histogram,
+}
+
+/// The histogram must not leave the device, not even in a log.
+impl fmt::Debug for UnsealedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnsealedReport")
+            .field("envelope", &self.envelope)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Seals reports, so that only the aggregation service can use them.
 ///
 /// Sealing a null report must take the same steps, and give the same number of bytes, as sealing
@@ -66,7 +101,7 @@ pub trait Seal: fmt::Debug {
     fn seal(&self, report: &Report<'_>) -> Vec<u8>;
 }
 
-/// A sealer that lets nothing leave the device. It is the only one until reports are encrypted.
+/// A sealer that lets nothing leave the device. `bigbird-dap` has the one that encrypts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Withhold;
 

@@ -225,6 +225,7 @@ fn pace() -> Pace {
     Pace {
         delay: DELAY,
         conversions: CONVERSIONS,
+        sealing_of_site: u32::MAX,
         impressions: Arrivals {
             of_site: 20,
             of_all: 60,
@@ -345,7 +346,8 @@ impl Host {
                     self.seen.releases.push((now + DELAY, number, 5));
                 } else if self
                     .scheduler
-                    .conversion(now, call.site(), number, (number, vec![0; 5]))
+                    .conversion(now, call.site(), 1, number, (number, vec![0; 5]))
+                    .is_taken()
                 {
                     self.unfinished += 1;
                 }
@@ -384,9 +386,10 @@ impl Host {
         }
         let Ok(mut answers) = self.agent.perform(std::slice::from_ref(call));
         match answers.pop() {
-            Some(PageAnswer::Report(answer)) => {
-                let rows: usize = answer.decision.epochs().map(|epoch| epoch.matched).sum();
-                making.answer = Some(answer.report.histogram.unwrap().buckets().to_vec());
+            Some(PageAnswer::Report(report, decision)) => {
+                let rows: usize = decision.epochs().map(|epoch| epoch.matched).sum();
+                let sealed = self.agent.gate().seal(report);
+                making.answer = Some(sealed.histogram.unwrap().buckets().to_vec());
                 CALL + ROW * u32::try_from(rows).unwrap()
             }
             _ => CALL,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bigbird::{EpochIndex, Fate, FilterKind, Profile, SiteId, StoreLimits, Timestamp};
+use bigbird::{Decision, EpochIndex, Fate, FilterKind, Profile, SiteId, StoreLimits, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_user_agent::protocol::{Arrivals, Pace, Scheduler, Ticket};
+use bigbird_user_agent::protocol::{Arrivals, ConversionArrival, Pace, Scheduler, Ticket};
 use bigbird_user_agent::{
     Action, Config, ConversionOptions, EpochStart, Explanation, ImpressionOptions,
     ImpressionSelection, MemoryStore, PageAnswer, PageCall, QuerierRole, Randomness, RowSet,
@@ -328,6 +328,7 @@ impl ScriptSetup {
                 of_site: self.conversions_at_once,
                 of_all: self.conversions_at_once.saturating_mul(2),
             },
+            sealing_of_site: u32::MAX,
             impressions: unlimited,
         }
     }
@@ -521,6 +522,7 @@ impl<H: Home> AgentWorld<H> {
                 }
                 PageCall::Measure(conversion) => {
                     let (site, envelope) = (conversion.site().clone(), conversion.envelope());
+                    let sealing = conversion.sealing_units();
                     let (waiting, null) = match call {
                         ScriptCall::Create(create) => {
                             // One that is not taken gets a handle that leads nowhere.
@@ -538,8 +540,15 @@ impl<H: Home> AgentWorld<H> {
                         }
                     };
                     arrived.push(waiting);
-                    self.scheduler
-                        .conversion(arrival, &site, work(parsed), (place, null));
+                    let work = work(parsed);
+                    let null = (place, null);
+                    let arrival = self
+                        .scheduler
+                        .conversion(arrival, &site, sealing, work, null);
+                    if arrival == ConversionArrival::Rejected {
+                        let error = "QuotaExceededError".to_owned();
+                        arrived[place] = Arrived::done(Observation::Error(error));
+                    }
                 }
             }
         }
@@ -609,15 +618,21 @@ impl<H: Home> AgentWorld<H> {
             _ => None,
         };
         let answers = check(self.agent().perform(&calls), "the store failed");
-        if let (Some(explained), [answer]) = (explained, answers.as_slice()) {
-            assert_explained(&explained, answer);
-        }
+        let mut explained = explained;
         for ((ticket, work), answer) in waiting.into_iter().zip(answers) {
-            let answer = match answer {
+            let (decision, answer) = match answer {
                 PageAnswer::Saved => continue,
-                PageAnswer::Report(answer) => SealedAnswer::Report(answer.report),
-                PageAnswer::Shared(answer) => SealedAnswer::Handle(answer.shared),
+                PageAnswer::Report(report, decision) => {
+                    let sealed = self.agent().gate().seal(report);
+                    (decision, SealedAnswer::Report(sealed))
+                }
+                PageAnswer::Shared(answer) => {
+                    (answer.decision, SealedAnswer::Handle(answer.shared))
+                }
             };
+            if let Some(explained) = explained.take() {
+                assert_explained(&explained, &decision, &answer);
+            }
             if let Some(ticket) = ticket {
                 self.scheduler.finish(ticket, (work.place, answer));
             }
@@ -661,11 +676,10 @@ impl<H: Home> AgentWorld<H> {
 }
 
 /// Panics if an answer is not what was explained.
-fn assert_explained(explained: &Explanation, answer: &PageAnswer) {
-    let (decision, report) = match answer {
-        PageAnswer::Saved => return,
-        PageAnswer::Report(answer) => (&answer.decision, answer.report.histogram.as_ref()),
-        PageAnswer::Shared(answer) => (&answer.decision, None),
+fn assert_explained(explained: &Explanation, decision: &Decision, answer: &SealedAnswer) {
+    let report = match answer {
+        SealedAnswer::Report(report) => report.histogram.as_ref(),
+        SealedAnswer::Handle(_) => None,
     };
     let fates: BTreeMap<i64, Fate> = decision
         .epochs()

@@ -63,4 +63,9 @@ impl HistogramSize {
             got => Err(QueryError::HistogramSize { got }),
         }
     }
+
+    /// The number of buckets.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
 }

@@ -11,8 +11,8 @@ use bigbird_user_agent::protocol::{
     Arrivals, Pace, Player, Reason, ServeOptions, StreamClock, serve as serve_stream,
 };
 use bigbird_user_agent::{
-    Call, Config, ConversionOptions, EpochStart, ImpressionOptions, PageAnswer, PageCall, Storage,
-    SystemRandomness, UserAgent,
+    Call, Config, ConversionOptions, EpochStart, Gate, ImpressionOptions, PageAnswer, PageCall,
+    Storage, SystemRandomness, UserAgent,
 };
 use serde_json::{Value, json};
 
@@ -67,6 +67,7 @@ impl Setup {
             of_all: u32::MAX,
         };
         (self.pace.conversions, self.pace.impressions) = (all, all);
+        self.pace.sealing_of_site = u32::MAX;
         self
     }
 
@@ -112,6 +113,7 @@ impl Setup {
             pace: Pace {
                 delay: Duration::from_millis(number("delayMs").into()),
                 conversions: arrivals("conversions"),
+                sealing_of_site: number("sealingOfSite"),
                 impressions: arrivals("impressions"),
             },
             read_limits: ReadLimits {
@@ -126,6 +128,7 @@ impl Setup {
         let Pace {
             delay,
             conversions,
+            sealing_of_site,
             impressions,
         } = self.pace;
         json!({
@@ -134,6 +137,7 @@ impl Setup {
             "delayMs": u64::try_from(delay.as_millis()).unwrap(),
             "conversionsOfSite": conversions.of_site,
             "conversionsOfAll": conversions.of_all,
+            "sealingOfSite": sealing_of_site,
             "impressionsOfSite": impressions.of_site,
             "impressionsOfAll": impressions.of_all,
             "relevant": self.read_limits.relevant,
@@ -195,9 +199,9 @@ pub fn conversion<S: Storage>(
 }
 
 /// The sum of the histogram of an answer.
-pub fn total(answer: &PageAnswer) -> u64 {
+pub fn total(gate: &Gate, answer: PageAnswer) -> u64 {
     match answer {
-        PageAnswer::Report(answer) => answer.report.histogram.as_ref().unwrap().total(),
+        PageAnswer::Report(report, _) => gate.seal(report).histogram.unwrap().total(),
         _ => 0,
     }
 }

@@ -3,7 +3,7 @@
 use bigbird::{Decision, Timestamp};
 
 use crate::execution::MeasureResult;
-use crate::report::SealedReport;
+use crate::report::{SealedReport, UnsealedReport};
 use crate::shared::SharedConversion;
 
 /// The answer to a conversion.
@@ -52,8 +52,9 @@ pub struct Status {
 pub enum PageAnswer {
     /// An impression was saved or dropped. Nobody learns which.
     Saved,
-    /// The report of a conversion, or of a share of one.
-    Report(ConversionAnswer),
+    /// The report of a conversion, or of a share of one, which a
+    /// [`Gate`](crate::Gate::seal) seals. The decision stays on the device.
+    Report(UnsealedReport, Decision),
     /// A shared conversion.
     Shared(SharedConversionAnswer),
 }

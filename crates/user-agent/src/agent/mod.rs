@@ -10,7 +10,7 @@ mod upkeep;
 use std::ops::Range;
 
 use bigbird::attribution::ImpressionEdit;
-use bigbird::{EpochIndex, Timestamp, UserAction};
+use bigbird::{EpochIndex, Histogram, Timestamp, UserAction};
 
 pub use answer::{ConversionAnswer, PageAnswer, SharedConversionAnswer, Status};
 pub use balance::FilterBalance;
@@ -26,7 +26,7 @@ use crate::gate::Gate;
 use crate::memory::MemoryStore;
 use crate::options::{ConversionOptions, ImpressionOptions};
 use crate::randomness::Randomness;
-use crate::report::Seal;
+use crate::report::{Seal, UnsealedReport};
 use crate::shared::SharedConversion;
 use crate::storage::{ChangeSet, DeviceState, Storage, Transaction, View};
 use decoy::Decoy;
@@ -104,6 +104,14 @@ fn make_room<T: Transaction<E>, E>(
         transaction.apply(&changes)?;
     }
     Ok(())
+}
+
+/// The report of a conversion.
+fn unsealed(conversion: &ConversionCall, histogram: Histogram) -> UnsealedReport {
+    UnsealedReport {
+        envelope: conversion.envelope(),
+        histogram,
+    }
 }
 
 /// Makes a call on a user agent.
@@ -286,7 +294,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     }
 
     /// Makes calls that arrived together, in their order, with one write. Each call should have a
-    /// user action: [`PageCall::or_by`] adds one.
+    /// user action: [`PageCall::or_by`] adds one. Reports are not sealed yet, so that the next calls
+    /// need not wait for it.
     ///
     /// # Errors
     /// If the store failed. Then none of the calls has any effect.
@@ -295,7 +304,10 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let answers = calls.iter().zip(measured).map(|pair| match pair {
             (PageCall::Measure(conversion), Some(measured)) => match conversion.measurement {
                 MeasurementKind::Create { .. } => PageAnswer::Shared(measured.into()),
-                _ => PageAnswer::Report(self.report(conversion, measured)),
+                _ => {
+                    let report = unsealed(conversion, measured.report);
+                    PageAnswer::Report(report, measured.decision)
+                }
             },
             _ => PageAnswer::Saved,
         });
@@ -344,20 +356,16 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Ok(measured.unwrap_or_default())
     }
 
-    fn report(&self, conversion: &ConversionCall, measured: MeasureResult) -> ConversionAnswer {
-        ConversionAnswer {
-            report: self.gate.sealed(&conversion.envelope(), measured.report),
-            decision: measured.decision,
-        }
-    }
-
     /// Measures a conversion and seals its report.
     fn answer(
         &mut self,
         conversion: &ConversionCall,
     ) -> Result<ConversionAnswer, AgentError<S::Error>> {
         let measured = self.measure_one(&PageCall::Measure(conversion.clone()))?;
-        Ok(self.report(conversion, measured))
+        Ok(ConversionAnswer {
+            report: self.gate.seal(unsealed(conversion, measured.report)),
+            decision: measured.decision,
+        })
     }
 
     /// Measures a conversion (the draft's "measure a conversion"). What is charged is durable when

@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bigbird::{Cause, Fate, Filter, Limit, MicroEpsilon, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -65,9 +67,13 @@ impl AgentAnswer {
         }
     }
 
-    /// The answer to a conversion, with its histogram if the report shows one.
+    /// The answer to a conversion: the sealed report in base64, and its histogram if the report
+    /// shows one. There is no report if the sealer lets nothing leave.
     pub fn report(report: &SealedReport) -> Self {
         let mut answer = Self::done();
+        if !report.bytes.is_empty() {
+            answer.set("report", json!(STANDARD.encode(&report.bytes)));
+        }
         if let Some(histogram) = &report.histogram {
             answer.set("histogram", json!(histogram.buckets()));
         }

@@ -1,29 +1,32 @@
 //! Serving a stream as a browser needs it: conversions are answered at a fixed time after they
 //! arrived, and no site waits for another.
 //!
-//! There are three threads. One reads and parses: it knows when a call arrived, answers invalid
-//! calls, and passes valid ones to the [`Scheduler`]. One makes the calls in their order. One
-//! writes the answers, each at its moment.
+//! There are four threads. One reads and parses: it knows when a call arrived, answers invalid
+//! calls, and passes valid ones to the [`Scheduler`]. One makes the calls in their order. One seals
+//! reports, those of calls that were made and null ones of calls that were not taken. One writes the
+//! answers, each at its moment.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, BufWriter, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bigbird::{HistogramSize, Timestamp};
+use bigbird::Timestamp;
 use serde_json::Value;
 
 use super::answer::{AgentAnswer, Reason};
 use super::line::{Line, LineRequest};
 use super::player::Player;
 use super::request::AgentRequest;
-use super::schedule::{Moment, Scheduler, Ticket};
+use super::schedule::{ConversionArrival, Moment, Scheduler, Ticket};
 use super::serve::{ServeOptions, Server, page_call, read_line};
-use crate::call::PageCall;
+use crate::agent::PageAnswer;
+use crate::call::{ConversionCall, PageCall};
+use crate::error::{ApiError, TooManyReports};
 use crate::gate::Gate;
 use crate::randomness::Randomness;
-use crate::report::Envelope;
+use crate::report::{Envelope, UnsealedReport};
 use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::Storage;
@@ -55,55 +58,47 @@ enum TaskKind {
 }
 
 /// The answer to a conversion.
-enum Reply {
-    /// The answer with its result.
-    Line(String),
-    /// A null answer. Its line is built when it is written, because many answers may wait.
-    Null(Box<Null>),
+struct Reply {
+    what: ReplyKind,
+    /// The bytes that count for it until it is written.
+    bytes: usize,
 }
 
-struct Null {
+enum ReplyKind {
+    /// The answer with its result.
+    Line(String),
+    /// A null answer, for a conversion that was not ready at its moment. Its report is sealed when
+    /// it is written: it is hardly ever needed.
+    Null(Box<NullReply>),
+}
+
+struct NullReply {
     id: Option<Value>,
     handle: Option<SharedConversion>,
     envelope: Envelope,
 }
 
-/// The approximate number of bytes of a conversion that waits for its answer.
-const WAITING: usize = 512;
-
-/// Builds the lines of null answers. A flood asks for many of one size. They differ only in their
-/// `id`, as long as an answer carries no sealed bytes.
-struct NullLines<'g> {
-    gate: &'g Gate,
-    /// The text before the `id` and the text after the `id`, by size.
-    around_id: HashMap<HistogramSize, (String, String)>,
+impl NullReply {
+    fn line(self, gate: &Gate) -> String {
+        let answer = match self.handle {
+            Some(handle) => AgentAnswer::shared(handle),
+            None => AgentAnswer::report(&gate.null_report(&self.envelope)),
+        };
+        answer.with_id(self.id).line()
+    }
 }
 
-impl NullLines<'_> {
-    /// The most sizes that are remembered.
-    const SIZES: usize = 64;
+/// A report to seal.
+struct SealingTask {
+    report: UnsealedReport,
+    id: Option<Value>,
+    bytes: usize,
+}
 
-    fn line(&mut self, null: Null) -> String {
-        let report = |gate: &Gate| AgentAnswer::report(&gate.null_report(&null.envelope));
-        match (null.handle, null.id) {
-            (Some(handle), id) => AgentAnswer::shared(handle).with_id(id).line(),
-            (None, None) => report(self.gate).line(),
-            (None, Some(id)) => {
-                let size = null.envelope.histogram_size;
-                if self.around_id.len() >= Self::SIZES && !self.around_id.contains_key(&size) {
-                    self.around_id.clear();
-                }
-                let (before, after) = self.around_id.entry(size).or_insert_with(|| {
-                    let mark = "here";
-                    let line = report(self.gate).with_id(Some(mark.into())).line();
-                    let parts = line.split_once("\"here\"");
-                    let parts = parts.map(|(before, after)| (before.to_owned(), after.to_owned()));
-                    parts.unwrap_or_default()
-                });
-                [before.as_str(), &id.to_string(), after.as_str()].concat()
-            }
-        }
-    }
+/// The approximate number of bytes of a conversion that waits for its answer. A report has some 24
+/// characters for each unit of sealing.
+fn waiting_bytes(conversion: &ConversionCall) -> usize {
+    512 + 24 * conversion.sealing_units() as usize
 }
 
 struct LiveState {
@@ -111,6 +106,8 @@ struct LiveState {
     /// Sites that asked to be forgotten more often than the limits allow, with the moment when they
     /// are due and the time when they asked. Each is forgotten once, a delay later.
     to_forget: BTreeMap<Site, (Moment, Timestamp)>,
+    /// Reports to seal, the first one due first.
+    to_seal: BTreeMap<Ticket, SealingTask>,
     /// Answers that can be written at once.
     ready: VecDeque<String>,
     bytes: usize,
@@ -147,6 +144,8 @@ struct LiveShared {
     began: Instant,
     /// There is work to do.
     work: Condvar,
+    /// There is a report to seal.
+    sealing: Condvar,
     /// There is something to write.
     output: Condvar,
     /// Something was done or written, so there is room.
@@ -191,6 +190,7 @@ where
         state: Mutex::new(LiveState {
             scheduler: Scheduler::new(gate.config().pace),
             to_forget: BTreeMap::new(),
+            to_seal: BTreeMap::new(),
             ready: VecDeque::new(),
             bytes: 0,
             input_ended: false,
@@ -199,6 +199,7 @@ where
         }),
         began: Instant::now(),
         work: Condvar::new(),
+        sealing: Condvar::new(),
         output: Condvar::new(),
         room: Condvar::new(),
     });
@@ -210,6 +211,10 @@ where
     };
     // This thread ends with the process, because it may wait for input that never comes.
     thread::spawn(move || reader.run(input));
+    let sealer = {
+        let (shared, gate) = (Arc::clone(&shared), gate.clone());
+        thread::spawn(move || seal(&shared, &gate))
+    };
     let writer = {
         let (shared, gate) = (Arc::clone(&shared), gate.clone());
         thread::spawn(move || {
@@ -219,13 +224,18 @@ where
             state.ready.clear();
             drop(state);
             shared.work.notify_one();
+            shared.sealing.notify_one();
             shared.room.notify_one();
             written
         })
     };
     work(&shared, &mut server, clock);
     shared.lock().all_done = true;
+    shared.sealing.notify_one();
     shared.output.notify_one();
+    if sealer.join().is_err() {
+        (serving.warn)("the thread that seals reports panicked");
+    }
     match writer.join() {
         Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Ok(written) => written?,
@@ -333,19 +343,41 @@ impl Reader {
                 state.ready.push_back(line);
             }
             Some(PageCall::Measure(conversion)) => {
-                let site = conversion.site().clone();
-                let null = Reply::Null(Box::new(Null {
-                    id: id.clone(),
-                    handle: conversion.creates_shared().then_some(handle),
-                    envelope: conversion.envelope(),
-                }));
-                let measure = task(TaskKind::Page(PageCall::Measure(conversion)), id, bytes);
+                let (site, units) = (conversion.site().clone(), conversion.sealing_units());
+                let (envelope, waiting) = (conversion.envelope(), waiting_bytes(&conversion));
+                let handle = conversion.creates_shared().then_some(handle);
+                let null = Reply {
+                    what: ReplyKind::Null(Box::new(NullReply {
+                        id: id.clone(),
+                        handle,
+                        envelope: envelope.clone(),
+                    })),
+                    bytes: waiting,
+                };
+                let what = TaskKind::Page(PageCall::Measure(conversion));
+                let measure = task(what, id.clone(), bytes);
                 let mut state = self.shared.lock();
                 state.forget_due(arrival);
-                if state.scheduler.conversion(arrival, &site, measure, null) {
-                    state.bytes += bytes;
+                let scheduler = &mut state.scheduler;
+                match scheduler.conversion(arrival, &site, units, measure, null) {
+                    ConversionArrival::Taken(_) => state.bytes += bytes + waiting,
+                    // A handle needs no sealing.
+                    ConversionArrival::Null(_) if handle.is_some() => state.bytes += waiting,
+                    ConversionArrival::Null(ticket) => {
+                        state.bytes += waiting;
+                        let report = envelope.null();
+                        let bytes = waiting;
+                        let task = SealingTask { report, id, bytes };
+                        state.to_seal.insert(ticket, task);
+                        self.shared.sealing.notify_one();
+                    }
+                    ConversionArrival::Rejected => {
+                        drop(state);
+                        let delay_ms = self.gate.config().pace.delay.as_millis();
+                        let error = ApiError::from(TooManyReports { delay_ms });
+                        return self.shared.answer(AgentAnswer::rejected(&error), id);
+                    }
                 }
-                state.bytes += WAITING;
             }
         }
         // The writer comes first: a page must not notice how busy the other threads are.
@@ -430,8 +462,12 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
                 let _ = server.own(&forget, now, missed);
             }
             TaskKind::Page(call) => {
+                let waiting = match &call {
+                    PageCall::Measure(conversion) => waiting_bytes(conversion),
+                    PageCall::Save(_) => 0,
+                };
                 calls.push(call);
-                to_answer.push((ticket, id, bytes));
+                to_answer.push((ticket, id, bytes, waiting));
             }
         }
     }
@@ -440,29 +476,66 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
     }
     let answers = server.perform(&calls);
     let mut state = shared.lock();
-    for (answer, (ticket, id, bytes)) in answers.into_iter().zip(to_answer) {
+    let made = calls.iter().zip(answers).zip(to_answer);
+    for ((call, answer), (ticket, id, bytes, waiting)) in made {
         state.bytes -= bytes;
+        let mut seal = |ticket, report, id| {
+            let bytes = waiting;
+            let task = SealingTask { report, id, bytes };
+            state.to_seal.insert(ticket, task);
+        };
         match (ticket, answer) {
-            (Some(ticket), Some(answer)) => {
-                let line = answer.with_id(id).line();
-                state.scheduler.finish(ticket, Reply::Line(line));
+            (Some(ticket), Some(PageAnswer::Report(report, _))) => seal(ticket, report, id),
+            (Some(ticket), Some(PageAnswer::Shared(answer))) => {
+                let line = AgentAnswer::shared(answer.shared).with_id(id).line();
+                let (what, bytes) = (ReplyKind::Line(line), waiting);
+                state.scheduler.finish(ticket, Reply { what, bytes });
             }
-            (Some(ticket), None) => state.scheduler.fail(ticket),
-            (None, _) => {}
+            (Some(ticket), None) => {
+                // The null report is sealed as any other, not when it is due: a page must not learn
+                // that the store failed.
+                if let PageCall::Measure(conversion) = call
+                    && !conversion.creates_shared()
+                {
+                    seal(ticket, conversion.envelope().null(), id);
+                }
+                state.scheduler.fail(ticket);
+            }
+            (_, Some(PageAnswer::Saved)) | (None, _) => {}
         }
     }
     drop(state);
+    shared.sealing.notify_one();
     shared.room.notify_one();
+}
+
+/// Seals reports until there will be no more.
+fn seal(shared: &LiveShared, gate: &Gate) {
+    let mut state = shared.lock();
+    loop {
+        if state.output_closed {
+            return;
+        }
+        if let Some((ticket, task)) = state.to_seal.pop_first() {
+            drop(state);
+            let SealingTask { report, id, bytes } = task;
+            let line = AgentAnswer::report(&gate.seal(report)).with_id(id).line();
+            state = shared.lock();
+            let what = ReplyKind::Line(line);
+            state.scheduler.finish(ticket, Reply { what, bytes });
+        } else if state.all_done {
+            return;
+        } else {
+            let waited = shared.sealing.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 /// Writes answers. The answer to a conversion is written at its moment.
 fn write(shared: &LiveShared, gate: &Gate, output: impl Write) -> io::Result<()> {
     let mut output = BufWriter::new(output);
-    let mut nulls = NullLines {
-        gate,
-        around_id: HashMap::new(),
-    };
-    let mut lines: Vec<Reply> = Vec::new();
+    let mut lines: Vec<ReplyKind> = Vec::new();
     let mut state = shared.lock();
     loop {
         let now = shared.now();
@@ -470,12 +543,12 @@ fn write(shared: &LiveShared, gate: &Gate, output: impl Write) -> io::Result<()>
             shared.work.notify_one();
         }
         while let Some(reply) = state.scheduler.release(now) {
-            state.bytes -= WAITING;
-            lines.push(reply);
+            state.bytes -= reply.bytes;
+            lines.push(reply.what);
         }
         while let Some(line) = state.ready.pop_front() {
             state.bytes -= line.len();
-            lines.push(Reply::Line(line));
+            lines.push(ReplyKind::Line(line));
         }
         if lines.is_empty() {
             if state.all_done && state.scheduler.all_answered() {
@@ -500,55 +573,13 @@ fn write(shared: &LiveShared, gate: &Gate, output: impl Write) -> io::Result<()>
         drop(state);
         for reply in lines.drain(..) {
             let line = match reply {
-                Reply::Line(line) => line,
-                Reply::Null(null) => nulls.line(*null),
+                ReplyKind::Line(line) => line,
+                ReplyKind::Null(null) => null.line(gate),
             };
             output.write_all(line.as_bytes())?;
         }
         output.flush()?;
         shared.room.notify_one();
         state = shared.lock();
-    }
-}
-
-#[cfg(all(test, feature = "psl"))]
-mod tests {
-    use bigbird::Profile;
-    use serde_json::json;
-
-    use super::*;
-    use crate::call::Call;
-    use crate::config::Config;
-    use crate::options::ConversionOptions;
-
-    /// A null answer is written like any other, whatever its `id`.
-    #[test]
-    fn null_lines_are_as_others() {
-        let service = "https://agg.example";
-        let config = Config::new(Profile::BigBird).with_service(service);
-        let gate = Gate::new(config.for_testing());
-        let mut nulls = NullLines {
-            gate: &gate,
-            around_id: HashMap::new(),
-        };
-        for (size, id) in (1..200).zip(
-            [json!(7), json!("here"), json!({"a": [1, "\"here\""]})]
-                .iter()
-                .cycle(),
-        ) {
-            let call = Call::new("shop.example", Timestamp(0));
-            let call = gate.conversion(&call, &ConversionOptions::new(service, size));
-            let envelope = call.unwrap().envelope();
-            let expected = AgentAnswer::report(&gate.null_report(&envelope));
-            for id in [Some(id.clone()), None] {
-                let null = Null {
-                    id: id.clone(),
-                    handle: None,
-                    envelope: envelope.clone(),
-                };
-                assert_eq!(nulls.line(null), expected.clone().with_id(id).line());
-            }
-        }
-        assert!(nulls.around_id.len() <= NullLines::SIZES);
     }
 }

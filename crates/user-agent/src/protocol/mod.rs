@@ -17,5 +17,5 @@ pub use answer::{AgentAnswer, ErrorName, Reason, budget_json, rules_json};
 pub use line::{Line, LineRequest};
 pub use player::{PlayResult, Player};
 pub use request::{AgentRequest, CallerInput, NumberedCall, QuerierInput};
-pub use schedule::{Arrivals, Moment, Pace, Scheduler, Ticket};
+pub use schedule::{Arrivals, ConversionArrival, Moment, Pace, Scheduler, Ticket};
 pub use serve::{ServeOptions, StreamClock, serve};

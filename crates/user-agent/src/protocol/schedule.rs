@@ -14,6 +14,9 @@
 //!   that the machine is slower than configured. Misses are all that time can still show.
 //! * A conversion over a limit is answered null at its moment, and an impression over a limit is
 //!   answered like any other. Nothing is read or written for them.
+//! * A null report must be sealed like any other, and that is work too. So the sealing that one site
+//!   can cause is limited as well, and calls beyond that are rejected at once. There is no such limit
+//!   for all sites together: one site would notice that others called.
 //!
 //! [`Scheduler`] implements these rules without a clock, a thread or a store. Its owner says when a
 //! call arrives, what was finished, and what time it is.
@@ -36,6 +39,11 @@ pub struct Pace {
     pub delay: Duration,
     /// The limits on the conversions that are taken within one delay.
     pub conversions: Arrivals,
+    /// The limit on the reports of one top-level site that are sealed within one delay, whether or
+    /// not its conversions are taken. It counts [units](crate::ConversionCall::sealing_units). Calls over
+    /// this limit are rejected. It depends on the calls of that site alone, so it tells the site
+    /// nothing. At least one report of the largest size should fit.
+    pub sealing_of_site: u32,
     /// The limits on the impressions that are saved within one delay. They count
     /// [units](bigbird::Impression::units), because each name that an impression brings is work
     /// too.
@@ -63,6 +71,9 @@ impl Default for Pace {
                 of_site: 4,
                 of_all: 104,
             },
+            // Two reports of 1,024 buckets and 32 bits, four of 16 bits, two hundred small ones.
+            // Sealing them takes some 50 ms, so 25 sites that do so leave time for others.
+            sealing_of_site: 1 << 16 | 1 << 10,
             impressions: Arrivals {
                 of_site: 128,
                 of_all: 4096,
@@ -127,6 +138,7 @@ impl ArrivalWindow {
 pub struct Scheduler<W, A> {
     pace: Pace,
     conversions: ArrivalWindow,
+    sealing: ArrivalWindow,
     impressions: ArrivalWindow,
     /// The work to do, in the order of arrival.
     waiting: VecDeque<(Option<Ticket>, W)>,
@@ -138,9 +150,27 @@ pub struct Scheduler<W, A> {
     missed: u64,
 }
 
-/// A conversion that was taken and waits for its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A conversion that waits for its answer. Tickets are ordered by when they are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
+
+/// What becomes of a conversion that arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConversionArrival {
+    /// It is taken.
+    Taken(Ticket),
+    /// It is over a limit, and is answered null at its moment.
+    Null(Ticket),
+    /// Its site asked for too many reports. It is not answered with a report.
+    Rejected,
+}
+
+impl ConversionArrival {
+    /// True if the conversion is taken.
+    pub const fn is_taken(self) -> bool {
+        matches!(self, Self::Taken(_))
+    }
+}
 
 #[derive(Debug)]
 struct PendingConversion<A> {
@@ -158,6 +188,10 @@ impl<W, A> Scheduler<W, A> {
         Self {
             pace,
             conversions: ArrivalWindow::new(pace.conversions),
+            sealing: ArrivalWindow::new(Arrivals {
+                of_site: pace.sealing_of_site,
+                of_all: u32::MAX,
+            }),
             impressions: ArrivalWindow::new(pace.impressions),
             waiting: VecDeque::new(),
             unanswered: VecDeque::new(),
@@ -166,12 +200,23 @@ impl<W, A> Scheduler<W, A> {
         }
     }
 
-    /// Adds a conversion that arrives now, of a top-level site. It will be answered after the
-    /// delay, with `null` if it is not taken or not ready by then. Returns true if it was taken.
-    pub fn conversion(&mut self, now: Moment, site: &Site, work: W, null: A) -> bool {
+    /// Adds a conversion that arrives now, of a top-level site. Unless it is rejected, it will be
+    /// answered after the delay, with `null` if it is not taken or not ready by then. Sealing its
+    /// report costs some [units](crate::ConversionCall::sealing_units).
+    pub fn conversion(
+        &mut self,
+        now: Moment,
+        site: &Site,
+        sealing: u32,
+        work: W,
+        null: A,
+    ) -> ConversionArrival {
+        if !self.sealing.take(now, self.pace.delay, site, sealing) {
+            return ConversionArrival::Rejected;
+        }
+        let ticket = Ticket(self.first + self.unanswered.len() as u64);
         let taken = self.conversions.take(now, self.pace.delay, site, 1);
         if taken {
-            let ticket = Ticket(self.first + self.unanswered.len() as u64);
             self.waiting.push_back((Some(ticket), work));
         }
         self.unanswered.push_back(PendingConversion {
@@ -180,7 +225,10 @@ impl<W, A> Scheduler<W, A> {
             ready: None,
             taken,
         });
-        taken
+        match taken {
+            true => ConversionArrival::Taken(ticket),
+            false => ConversionArrival::Null(ticket),
+        }
     }
 
     /// Adds an impression that arrives now, of a top-level site and of some units. It was answered
@@ -208,7 +256,7 @@ impl<W, A> Scheduler<W, A> {
         self.waiting.pop_front()
     }
 
-    /// Sets the answer of a conversion that is done. If it was answered already, this changes
+    /// Sets the answer of a conversion that is done, or that was not taken. If it was answered already, this changes
     /// nothing.
     pub fn finish(&mut self, ticket: Ticket, answer: A) {
         if let Some(unanswered) = self.unanswered(ticket) {
@@ -275,6 +323,7 @@ mod tests {
                 of_site: 2,
                 of_all: 3,
             },
+            sealing_of_site: 100,
             impressions: Arrivals {
                 of_site: 1,
                 of_all: 2,
@@ -282,11 +331,23 @@ mod tests {
         })
     }
 
+    /// Adds a conversion whose report is cheap to seal. Returns true if it is taken.
+    fn arrive(
+        scheduler: &mut Scheduler<u32, &'static str>,
+        now: u64,
+        site: &Site,
+        work: u32,
+    ) -> bool {
+        scheduler
+            .conversion(ms(now), site, 1, work, "null")
+            .is_taken()
+    }
+
     #[test]
     fn a_conversion_is_answered_after_the_delay_and_never_before_or_later() {
         let mut scheduler = scheduler();
-        assert!(scheduler.conversion(ms(5), &site("a.example"), 1, "null"));
-        assert!(scheduler.conversion(ms(6), &site("a.example"), 2, "null"));
+        assert!(arrive(&mut scheduler, 5, &site("a.example"), 1));
+        assert!(arrive(&mut scheduler, 6, &site("a.example"), 2));
         assert_eq!(scheduler.next_release(), Some(ms(105)));
         let (first, work) = scheduler.begin().unwrap();
         assert_eq!(work, 1);
@@ -306,7 +367,7 @@ mod tests {
     fn limits_count_arrivals_whether_or_not_they_are_done() {
         let mut scheduler = scheduler();
         let [a, b, c] = ["a.example", "b.example", "c.example"].map(site);
-        let mut arrive = |now, site: &Site| scheduler.conversion(ms(now), site, 0, "null");
+        let mut arrive = |now, site: &Site| arrive(&mut scheduler, now, site, 0);
         assert!(arrive(0, &a) && arrive(0, &a));
         // The limit of one site. Calls over the limit take nothing from other sites.
         assert!(!arrive(10, &a) && !arrive(10, &a) && arrive(10, &b));
@@ -318,7 +379,7 @@ mod tests {
             scheduler.finish(ticket.unwrap(), "done");
         }
         assert!(
-            !scheduler.conversion(ms(109), &b, 0, "null"),
+            !scheduler.conversion(ms(109), &b, 1, 0, "null").is_taken(),
             "finished calls count"
         );
         // Each is answered at its moment, whether it was taken or not.
@@ -335,7 +396,7 @@ mod tests {
         let mut scheduler = scheduler();
         let [a, b] = ["a.example", "b.example"].map(site);
         assert!(scheduler.impression(ms(0), &a, 1, 1));
-        assert!(scheduler.conversion(ms(1), &b, 2, "null"));
+        assert!(arrive(&mut scheduler, 1, &b, 2));
         scheduler.own(3);
         assert!(!scheduler.impression(ms(2), &a, 1, 4));
         // This impression brings more names than there is room for.
@@ -343,5 +404,25 @@ mod tests {
         assert!(scheduler.impression(ms(2), &b, 1, 5));
         let order: Vec<u32> = std::iter::from_fn(|| Some(scheduler.begin()?.1)).collect();
         assert_eq!(order, [1, 2, 3, 5]);
+    }
+
+    #[test]
+    fn a_site_that_asks_for_too_many_reports_is_rejected_whatever_others_do() {
+        let mut scheduler = scheduler();
+        let [a, b] = ["a.example", "b.example"].map(site);
+        let mut arrive = |now, site: &Site, sealing| {
+            let null = "null";
+            scheduler.conversion(ms(now), site, sealing, 0, null)
+        };
+        assert!(arrive(0, &a, 60).is_taken());
+        assert_eq!(arrive(1, &a, 41), ConversionArrival::Rejected);
+        // Rejected calls do not count, and calls that are not taken do.
+        assert!(arrive(2, &a, 20).is_taken());
+        assert!(matches!(arrive(3, &a, 20), ConversionArrival::Null(_)));
+        assert_eq!(arrive(4, &a, 1), ConversionArrival::Rejected);
+        assert!(arrive(5, &b, 100).is_taken());
+        assert!(arrive(100, &a, 60).is_taken());
+        let answers = std::iter::from_fn(|| scheduler.release(ms(999))).count();
+        assert_eq!(answers, 5);
     }
 }

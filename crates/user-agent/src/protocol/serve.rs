@@ -168,7 +168,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
                 page_call(&gate, request, now, None).map_err(|it| AgentAnswer::rejected(&it))?;
             if let Some(call) = call {
                 return Ok(match self.perform(slice::from_ref(&call)).pop() {
-                    Some(Some(answer)) => answer,
+                    Some(Some(answer)) => page_answer(&gate, answer),
                     _ => null_answer(&gate, &call, SharedConversion((self.serving.handle)())),
                 });
             }
@@ -178,9 +178,9 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
 
     /// Makes page calls that arrived together, with one write, and returns their answers. A call
     /// that failed has no answer, and the page must not learn of the failure.
-    pub(super) fn perform(&mut self, calls: &[PageCall]) -> Vec<Option<AgentAnswer>> {
+    pub(super) fn perform(&mut self, calls: &[PageCall]) -> Vec<Option<PageAnswer>> {
         match self.try_perform(calls) {
-            Ok(answers) => answers.iter().map(|it| Some(page_answer(it))).collect(),
+            Ok(answers) => answers.into_iter().map(Some).collect(),
             Err(error) if calls.len() == 1 => {
                 self.failed(&error);
                 vec![None]
@@ -317,10 +317,11 @@ pub(super) fn page_call(
     Ok(Some(PageCall::Measure(conversion?)))
 }
 
-fn page_answer(answer: &PageAnswer) -> AgentAnswer {
+/// The answer to a page's call, with its report sealed.
+fn page_answer(gate: &Gate, answer: PageAnswer) -> AgentAnswer {
     match answer {
         PageAnswer::Saved => AgentAnswer::done(),
-        PageAnswer::Report(answer) => AgentAnswer::report(&answer.report),
+        PageAnswer::Report(report, _) => AgentAnswer::report(&gate.seal(report)),
         PageAnswer::Shared(answer) => AgentAnswer::shared(answer.shared),
     }
 }
