@@ -1,11 +1,14 @@
 //! The `bigbird` command: privacy budgets, quotas and reports on the command line.
 
 mod agent;
+mod aggregate;
 mod audit;
 mod clock;
 mod conformance;
+mod dap;
 mod example;
 mod explain;
+mod keys;
 mod lab;
 mod output;
 mod policy;
@@ -53,6 +56,14 @@ enum Command {
     Workload(lab::workload::WorkloadCommand),
     /// Run the user agent as a process that answers requests, each a line of JSON
     Agent(agent::AgentArgs),
+    /// Sum encrypted reports and add noise: leader, helper and collector in one process
+    Aggregate(aggregate::AggregateArgs),
+    /// Generate the keys of an aggregation service
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
+    /// Write tasks and reports for other implementations of DAP, such as Janus
+    #[command(subcommand)]
+    Dap(dap::DapCommand),
     /// Show, check, back up or reset the store file of a user agent
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -78,6 +89,9 @@ fn main() -> ExitCode {
         Command::Plan(args) => lab::plan::run(&args),
         Command::Workload(command) => lab::workload::run(&command),
         Command::Agent(args) => agent::run(&args),
+        Command::Aggregate(args) => aggregate::run(&args),
+        Command::Keys(command) => keys::run(&command),
+        Command::Dap(command) => dap::run(&command),
         Command::Store(command) => store::run(&command),
     };
     let printed = finished.and_then(|(text, good)| {
