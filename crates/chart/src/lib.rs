@@ -1,5 +1,5 @@
-//! Charts as SVG: lines over a parameter, and stacked bars. The laboratory and the auditor draw
-//! their figures with it.
+//! Charts as SVG: lines over a parameter, stacked bars, and pairs of bars that compare a truth with
+//! a measurement. The laboratory, the auditor and the demonstration draw their figures with it.
 //!
 //! The colours of a chart are CSS classes, so that a page can override them. They follow the
 //! reader's light or dark setting. Every point has a tooltip with its value.
@@ -24,7 +24,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod comparison;
+
 use std::fmt::Write as _;
+
+pub use comparison::ComparisonChart;
 
 /// The style sheet of charts, both as files and in the report.
 pub const STYLE: &str = "\
@@ -37,6 +41,7 @@ pub const STYLE: &str = "\
 .chart .ground{fill:var(--ground)}.chart .line{fill:none;stroke-width:2.5}\
 .chart .dashed{stroke-dasharray:5 4;stroke-width:1.5}.chart .flat{stroke-width:2}\
 .chart .flat.s1{stroke-dasharray:10 5}.chart .flat.s3{stroke-dasharray:3 6}\
+.chart .whisker{fill:none;stroke:var(--ink);stroke-width:1.5}\
 .chart .paper{fill:var(--ground);stroke:var(--ink);stroke-width:1.5}\
 .chart .s0{stroke:var(--c0)}.chart .s1{stroke:var(--c1)}.chart .s2{stroke:var(--c2)}\
 .chart .s3{stroke:var(--c3)}.chart .s4{stroke:var(--c4)}.chart .s5{stroke:var(--c5)}\

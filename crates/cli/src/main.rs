@@ -6,6 +6,7 @@ mod audit;
 mod clock;
 mod conformance;
 mod dap;
+mod demo;
 mod example;
 mod explain;
 mod keys;
@@ -45,6 +46,8 @@ enum Command {
     Conformance(conformance::ConformanceArgs),
     /// Measure what leaks and what holds, on the real code and on managers with known mistakes
     Audit(audit::AuditArgs),
+    /// Show it all: devices, encrypted reports, a noised histogram, and what each party saw
+    Demo(demo::DemoArgs),
     /// Replay a workload under policies and attackers, to see what quotas cost and prevent
     Simulate(lab::simulate::SimulateArgs),
     /// Compute limits from logs, and predict the errors under them
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => lab::plan::run(&args),
         Command::Workload(command) => lab::workload::run(&command),
         Command::Agent(args) => agent::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Aggregate(args) => aggregate::run(&args),
         Command::Keys(command) => keys::run(&command),
         Command::Dap(command) => dap::run(&command),

@@ -277,17 +277,6 @@ impl HistogramVdaf {
         let measurement: Vec<u128> = histogram.iter().map(|bucket| (*bucket).into()).collect();
         with_vdaf!(&self.0, prio => shard(prio, context, &measurement, report_id))
     }
-
-    /// The number of bytes of the public share and of each aggregator's share.
-    pub fn share_lengths(&self) -> Result<[usize; 3], ShardError> {
-        let length = match &self.0 {
-            AnyVdaf::L1BoundSum(prio) => prio.output_len(),
-            AnyVdaf::SumVec(prio) => prio.output_len(),
-        };
-        let sharded = self.shard(b"", &vec![0; length], ReportId([0; 16]))?;
-        let [leader, helper] = sharded.input_shares;
-        Ok([sharded.public_share.len(), leader.len(), helper.len()])
-    }
 }
 
 fn shard<T: Type<Measurement = Vec<u128>>>(

@@ -1,4 +1,5 @@
 //! From histograms to their noised sum.
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

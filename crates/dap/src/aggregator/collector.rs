@@ -44,7 +44,7 @@ impl Collector {
 
 /// The whole number of smallest magnitude that a field element stands for. Sums below zero wrap
 /// around the field's modulus.
-fn centred(element: Field128) -> i64 {
+pub(super) fn centred(element: Field128) -> i64 {
     let (value, modulus) = (u128::from(element), Field128::modulus());
     let magnitude = |value: u128| i64::try_from(value).unwrap_or(i64::MAX);
     match value > modulus / 2 {

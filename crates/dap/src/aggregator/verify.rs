@@ -332,3 +332,273 @@ fn parse<T: Type<Field = Field128>>(
         _ => Err(Refusal::InvalidShare),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! The VDAF's own test vectors, run through the code that verifies reports. They run if they
+    //! are in `shared/vectors` beside the repository.
+    #![allow(clippy::unwrap_used, reason = "this is for tests, which may fail here")]
+
+    use std::fs;
+    use std::path::Path;
+
+    use prio::vdaf::Collector as _;
+    use prio::vdaf::prio3::{Prio3, Prio3Histogram};
+    use prio::vdaf::test_utils::TestVectorClient as _;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::aggregator::collector::centred;
+    use crate::messages::VdafConfig;
+    use crate::vdaf::{AnyVdaf, ParameterError, VdafKind, VdafParameters};
+
+    fn vector(name: &str) -> Option<Value> {
+        let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors");
+        let Ok(text) = fs::read_to_string(shared.join(name)) else {
+            println!("skipped: shared/vectors/{name} does not exist beside the repository");
+            return None;
+        };
+        Some(serde_json::from_str(&text).unwrap())
+    }
+
+    fn hex(value: &Value) -> Vec<u8> {
+        let text = value.as_str().unwrap();
+        let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+        (0..text.len()).step_by(2).map(byte).collect()
+    }
+
+    fn numbers(value: &Value) -> Vec<u128> {
+        let list = value.as_array().unwrap().iter();
+        list.map(|number| number.as_u64().unwrap().into()).collect()
+    }
+
+    /// Shards, verifies and sums the reports of a vector, and compares every byte.
+    fn run<T>(prio: &Prio<T>, vector: &Value)
+    where
+        T: Type<Field = Field128, Measurement = Vec<u128>, AggregateResult = Vec<u128>>,
+    {
+        let key: VerifyKeyBytes = hex(&vector["verify_key"]).try_into().unwrap();
+        let context = hex(&vector["ctx"]);
+        let reports = vector["reports"].as_array().unwrap();
+        assert!(!reports.is_empty());
+        let mut sums: Option<[AggregateSum; 2]> = None;
+        for report in reports {
+            let nonce: [u8; 16] = hex(&report["nonce"]).try_into().unwrap();
+            let measurement = numbers(&report["measurement"]);
+            let rand = hex(&report["rand"]);
+            let (public_share, shares) = prio
+                .shard_with_random(&context, &measurement, &nonce, &rand)
+                .unwrap();
+            let public_share = public_share.get_encoded().unwrap();
+            assert_eq!(public_share, hex(&report["public_share"]));
+            let shares: Vec<_> = shares.iter().map(|it| it.get_encoded().unwrap()).collect();
+            for (share, expected) in shares
+                .iter()
+                .zip(report["input_shares"].as_array().unwrap())
+            {
+                assert_eq!(*share, hex(expected));
+            }
+            let verification = Verification {
+                key: &key,
+                context: &context,
+                nonce,
+            };
+            let (state, message) = verification
+                .leader(prio, &public_share, &shares[0])
+                .unwrap();
+            let expected = PingPongMessage::Initialize {
+                verifier_share: hex(&report["verifier_shares"][0][0]),
+            };
+            assert_eq!(message, expected.get_encoded().unwrap());
+            let (helper, answer) = verification
+                .helper(prio, &public_share, &shares[1], &message)
+                .unwrap();
+            let expected = PingPongMessage::Finish {
+                verifier_message: hex(&report["verifier_messages"][0]),
+            };
+            assert_eq!(answer.message, expected.get_encoded().unwrap());
+            let leader = verification
+                .leader_finish(prio, state, &answer.message)
+                .unwrap();
+            for (share, expected) in [&leader, &helper].into_iter().zip([0, 1]) {
+                // Each bucket of an output share is an element of its own in the file.
+                let expected = match &report["out_shares"][expected] {
+                    Value::Array(elements) => elements.iter().flat_map(hex).collect(),
+                    whole => hex(whole),
+                };
+                assert_eq!(share.to_bytes().unwrap(), expected);
+            }
+            sums = Some(match sums {
+                None => [leader, helper],
+                Some([mut leaders, mut helpers]) => {
+                    leaders.add(&leader);
+                    helpers.add(&helper);
+                    [leaders, helpers]
+                }
+            });
+        }
+        let [mut sum, helper] = sums.unwrap();
+        for (share, expected) in [&sum, &helper].into_iter().zip([0, 1]) {
+            assert_eq!(
+                share.to_bytes().unwrap(),
+                hex(&vector["agg_shares"][expected])
+            );
+        }
+        let shares = [&sum, &helper].map(|share| share.0.clone().into());
+        let unsharded = prio.unshard(&(), shares, reports.len()).unwrap();
+        sum.add(&helper);
+        let expected = numbers(&vector["agg_result"]);
+        assert_eq!(unsharded, expected);
+        let ours = sum
+            .0
+            .iter()
+            .map(|bucket| u128::try_from(centred(*bucket)).unwrap());
+        assert_eq!(ours.collect::<Vec<_>>(), expected);
+    }
+
+    fn number(value: &Value) -> u32 {
+        value.as_u64().unwrap().try_into().unwrap()
+    }
+
+    #[test]
+    fn the_vectors_of_prio3_l1_bound_sum_pass() {
+        let Some(vector) = vector("prio/Prio3L1BoundSum_0.json") else {
+            return;
+        };
+        let parameters = VdafParameters {
+            kind: VdafKind::L1BoundSum,
+            length: number(&vector["length"]),
+            max_value: vector["max_value"].as_u64().unwrap(),
+            chunk_length: number(&vector["chunk_length"]),
+        };
+        // The parameters as part of a task are those of the vector too.
+        assert_eq!(VdafParameters::parse(&parameters.config()), Ok(parameters));
+        let AnyVdaf::L1BoundSum(prio) = parameters.vdaf().unwrap().0 else {
+            panic!("another VDAF");
+        };
+        run(&prio, &vector);
+    }
+
+    #[test]
+    fn the_vectors_of_prio3_sum_vec_pass() {
+        let Some(vector) = vector("vdaf/Prio3SumVec_0.json") else {
+            return;
+        };
+        let parameters = VdafParameters {
+            kind: VdafKind::SumVec,
+            length: number(&vector["length"]),
+            max_value: vector["max_measurement"].as_u64().unwrap(),
+            chunk_length: number(&vector["chunk_length"]),
+        };
+        let AnyVdaf::SumVec(prio) = parameters.vdaf().unwrap().0 else {
+            panic!("another VDAF");
+        };
+        run(&prio, &vector);
+    }
+
+    /// The older form bounds sums by a number of bits. Neither its parameters nor its reports are
+    /// accepted.
+    #[test]
+    fn the_older_form_is_refused() {
+        let Some(vector) = vector("prio/Prio3L1BoundSum_0.draft-thomson.json") else {
+            return;
+        };
+        let (length, chunk_length) = (number(&vector["length"]), number(&vector["chunk_length"]));
+        let bits = u8::try_from(number(&vector["bits"])).unwrap();
+        let old = [
+            &length.to_be_bytes()[..],
+            &[bits],
+            &chunk_length.to_be_bytes(),
+        ];
+        // Before April 2026 the maximum had four bytes.
+        let narrow = [
+            &length.to_be_bytes()[..],
+            &255_u32.to_be_bytes(),
+            &chunk_length.to_be_bytes(),
+        ];
+        for parts in [old, narrow] {
+            let config = VdafConfig {
+                vdaf_type: 7,
+                configuration: parts.concat(),
+            };
+            let got = config.configuration.len();
+            let kind = VdafKind::L1BoundSum;
+            let expected = ParameterError::Bytes { kind, got };
+            assert_eq!(VdafParameters::parse(&config), Err(expected));
+        }
+        let prio = Prio3::new_l1_bound_sum(2, (1 << bits) - 1, length as usize, 9).unwrap();
+        let key: VerifyKeyBytes = hex(&vector["verify_key"]).try_into().unwrap();
+        let context = hex(&vector["ctx"]);
+        for report in vector["prep"].as_array().unwrap() {
+            let verification = Verification {
+                key: &key,
+                context: &context,
+                nonce: hex(&report["nonce"]).try_into().unwrap(),
+            };
+            let public_share = hex(&report["public_share"]);
+            let shares = &report["input_shares"];
+            let begun = verification.leader(&prio, &public_share, &hex(&shares[0]));
+            let refused = begun.and_then(|(_, message)| {
+                verification.helper(&prio, &public_share, &hex(&shares[1]), &message)
+            });
+            assert!(refused.is_err());
+        }
+    }
+
+    /// The VDAF's negative vectors fail where they say.
+    #[test]
+    fn the_negative_vectors_fail() {
+        for (name, fails_at) in [
+            ("bad_helper_jr_blind", "helper"),
+            ("bad_leader_jr_blind", "helper"),
+            ("bad_public_share", "helper"),
+            ("bad_verifier_message", "leader"),
+        ] {
+            let Some(vector) = vector(&format!("vdaf/Prio3Histogram_{name}.json")) else {
+                return;
+            };
+            let prio: Prio3Histogram = Prio3::new_histogram(
+                2,
+                number(&vector["length"]) as usize,
+                number(&vector["chunk_length"]) as usize,
+            )
+            .unwrap();
+            let key: VerifyKeyBytes = hex(&vector["verify_key"]).try_into().unwrap();
+            let context = hex(&vector["ctx"]);
+            let report = &vector["reports"][0];
+            let verification = Verification {
+                key: &key,
+                context: &context,
+                nonce: hex(&report["nonce"]).try_into().unwrap(),
+            };
+            let public_share = hex(&report["public_share"]);
+            let shares = &report["input_shares"];
+            let (state, message) = verification
+                .leader(&prio, &public_share, &hex(&shares[0]))
+                .unwrap();
+            assert_eq!(
+                message,
+                PingPongMessage::Initialize {
+                    verifier_share: hex(&report["verifier_shares"][0][0])
+                }
+                .get_encoded()
+                .unwrap(),
+                "{name}"
+            );
+            let refusal = match fails_at {
+                "helper" => verification
+                    .helper(&prio, &public_share, &hex(&shares[1]), &message)
+                    .map(|_| ()),
+                _ => {
+                    let verifier_message = hex(&report["verifier_messages"][0]);
+                    let message = PingPongMessage::Finish { verifier_message };
+                    let message = message.get_encoded().unwrap();
+                    verification
+                        .leader_finish(&prio, state, &message)
+                        .map(|_| ())
+                }
+            };
+            assert_eq!(refusal, Err(Refusal::InvalidProof), "{name}");
+        }
+    }
+}

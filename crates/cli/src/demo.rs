@@ -1,0 +1,486 @@
+//! `bigbird demo`: from ads on many devices to a noised histogram, with everything in between.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bigbird::{Epsilon, Profile, Timestamp};
+use bigbird_chart::{ComparisonChart, PAGE_STYLE, STYLE};
+use bigbird_dap::messages::{DapReport, Decode as _};
+use bigbird_dap::{
+    Acceptance, Aggregation, AggregationStore, AggregationTask, AggregatorKeys, ConfiguredServices,
+    DapSealer, Helper, Leader, NoiseSource, Refusal, TaskTerms, VdafKind,
+};
+use bigbird_lab::text::grouped;
+use bigbird_user_agent::{
+    Call, Config, ConversionOptions, ImpressionOptions, SystemRandomness, UserAgent,
+};
+use maud::{DOCTYPE, PreEscaped, html};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use serde::Serialize;
+
+use crate::aggregate::signed;
+use crate::clock::wall_clock;
+use crate::{CommandError, CommandResult, keys, output};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Every device is a user agent of its own: it saves ads, measures purchases, pays from its budgets and
+encrypts its reports. A leader and a helper verify, sum and noise them. Some reports are sent twice,
+altered or made up, and are refused.
+
+The devices are the same for the same --seed. Encryption and noise are always random.")]
+pub(crate) struct DemoArgs {
+    /// Number of devices
+    #[arg(long, value_name = "N", default_value_t = 600,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    devices: u32,
+    /// Epsilon of each report, and of the query
+    #[arg(long, value_name = "E", default_value_t = 1.0)]
+    epsilon: f64,
+    /// Seed of the devices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Folder for the page and the picture
+    #[arg(long, value_name = "DIR", default_value = "demo")]
+    out: PathBuf,
+    /// Print the result as JSON, and write no files
+    #[arg(long)]
+    json: bool,
+}
+
+const SHOP: &str = "shop.example";
+const ADS: [&str; 5] = ["video", "banner", "search", "social", "newsletter"];
+const PLACES: [&str; 4] = ["news.example", "tv.example", "blog.example", "mail.example"];
+const DAY: i64 = 24 * 60 * 60 * 1000;
+const HOUR: i64 = DAY / 24;
+
+pub(crate) fn run(args: &DemoArgs) -> CommandResult {
+    let epsilon = Epsilon::new(args.epsilon)
+        .map_err(|error| CommandError::misused(format!("--epsilon: {error}")))?;
+    let (service, keys) = keys::new_service(20)?;
+    let mut services = ConfiguredServices::new();
+    services.insert(service.clone());
+    let now = wall_clock();
+    let population = Population::play(args, &DapSealer::new(services), now)?;
+    let task = AggregationTask::new(
+        &service,
+        &TaskTerms {
+            collector: SHOP,
+            budget_source: SHOP,
+            histogram_size: u32::try_from(ADS.len()).unwrap_or(u32::MAX),
+            max_value: 1,
+            vdaf: VdafKind::L1BoundSum,
+        },
+    )?;
+    let seconds = now.0.div_euclid(1000);
+    let times = task.time(seconds - 60 * DAY / 1000)..=task.time(seconds + 60);
+    let shares = shares_of_first(&task, &keys, &population, times.clone(), &epsilon);
+    let batch = ("demo", Some(epsilon.micro()));
+    let store = AggregationStore::in_memory()?;
+    let aggregation = Aggregation::new::<Infallible>(store, keys, &task, batch, times);
+    let mut aggregation = aggregation.map_err(|error| CommandError::because(error.to_string()))?;
+    let sent = population.sent().into_iter().map(Ok::<_, Infallible>);
+    let tally = aggregation
+        .add(sent, |_| {})
+        .map_err(|error| CommandError::because(error.to_string()))?;
+    let result = aggregation.query(epsilon.micro(), NoiseSource::Both, &mut rand::rng())?;
+    let refused: BTreeMap<Refusal, u64> = tally.refused;
+    let story = DemoStory {
+        answer: DemoAnswer {
+            truth: population.truth.clone(),
+            noised: result.buckets,
+            standard_deviation: result.standard_deviation,
+            accepted: tally.accepted,
+            refused: refused
+                .iter()
+                .map(|(it, count)| (it.key(), *count))
+                .collect(),
+        },
+        refused,
+        population,
+        shares,
+        epsilon,
+    };
+    if args.json {
+        return Ok((output::json(&story.answer)?, true));
+    }
+    let page = args.out.join("demo.html");
+    let unwritable = |path: &Path, error: &std::io::Error| {
+        CommandError::because(format!("cannot write {}: {error}", path.display()))
+    };
+    fs::create_dir_all(&args.out).map_err(|error| unwritable(&args.out, &error))?;
+    let picture = args.out.join("demo.svg");
+    fs::write(&picture, story.chart().to_file()).map_err(|error| unwritable(&picture, &error))?;
+    fs::write(&page, story.page()).map_err(|error| unwritable(&page, &error))?;
+    let mut text = story.text()?;
+    writeln!(
+        text,
+        "\nThe same as a page with a picture: {}",
+        page.display()
+    )?;
+    Ok((text, true))
+}
+
+/// What the devices did.
+struct Population {
+    devices: u32,
+    ads: u64,
+    /// The report of each conversion, in the order in which they were made.
+    reports: Vec<Vec<u8>>,
+    /// The number of reports that are null: no ad before, or no budget left.
+    null: u64,
+    truth: Vec<u64>,
+    /// The histogram of the first report that is not null, and its place.
+    first: Option<(usize, Vec<u32>)>,
+}
+
+impl Population {
+    /// Lets every device see ads for two weeks, and then buy something, or not.
+    fn play(args: &DemoArgs, sealer: &DapSealer, now: Timestamp) -> Result<Self, CommandError> {
+        let mut population = Self {
+            devices: args.devices,
+            ads: 0,
+            reports: Vec::new(),
+            null: 0,
+            truth: vec![0; ADS.len()],
+            first: None,
+        };
+        let mut dice = StdRng::seed_from_u64(args.seed);
+        for _ in 0..args.devices {
+            population.device(args, sealer, now, &mut dice)?;
+        }
+        Ok(population)
+    }
+
+    fn device(
+        &mut self,
+        args: &DemoArgs,
+        sealer: &DapSealer,
+        now: Timestamp,
+        dice: &mut StdRng,
+    ) -> Result<(), CommandError> {
+        let mut config = Config::new(Profile::BigBird).for_testing();
+        config.aggregation_services = sealer.services().protocols();
+        let randomness = SystemRandomness::new()?;
+        let mut device = UserAgent::in_memory(config, randomness).sealing(sealer.clone());
+        for _ in 0..dice.random_range(0..4) {
+            // Some ads are shown more often than others.
+            let ad = dice.random_range(0..5_u32).min(dice.random_range(0..5));
+            let at = Timestamp(now.0 - dice.random_range(2 * HOUR..14 * DAY));
+            let action = device.begin_user_action(at)?;
+            let place = PLACES[dice.random_range(0..PLACES.len())];
+            let seen = Call::new(place, at).by(action);
+            device.save_impression(&seen, &ImpressionOptions::new(ad))?;
+            self.ads += 1;
+        }
+        // Two in three buy something, and one in ten of these a second time, when the budget of
+        // this week is spent.
+        let purchases = match dice.random_range(0..30) {
+            0..10 => 0,
+            10..12 => 2,
+            _ => 1,
+        };
+        for number in 0..purchases {
+            let at = Timestamp(now.0 - HOUR + number * HOUR / 4);
+            let action = device.begin_user_action(at)?;
+            let bought = Call::new(SHOP, at).by(action);
+            let size = u32::try_from(ADS.len()).unwrap_or(u32::MAX);
+            let options = ConversionOptions {
+                epsilon: args.epsilon,
+                ..ConversionOptions::new("https://agg.example", size)
+            };
+            let report = device.measure_conversion(&bought, &options)?.report;
+            // A page would get the bytes and nothing more.
+            let histogram = report.histogram.unwrap_or_default();
+            for (sum, bucket) in self.truth.iter_mut().zip(histogram.buckets()) {
+                *sum += u64::from(*bucket);
+            }
+            if histogram.is_null() {
+                self.null += 1;
+            } else if self.first.is_none() {
+                self.first = Some((self.reports.len(), histogram.buckets().to_vec()));
+            }
+            self.reports.push(report.bytes);
+        }
+        Ok(())
+    }
+
+    /// What reaches the aggregators: every report, and some that somebody tampered with.
+    fn sent(&self) -> Vec<Vec<u8>> {
+        let mut sent = self.reports.clone();
+        // Three reports come twice, two are altered, and one is made up.
+        sent.extend(self.reports.iter().take(3).cloned());
+        for report in self.reports.iter().skip(3).take(2) {
+            let mut altered = report.clone();
+            // A new id, so that it is not taken for a copy, and a share that was touched.
+            altered[0] ^= 1;
+            if let Some(last) = altered.last_mut() {
+                *last ^= 1;
+            }
+            sent.push(altered);
+        }
+        sent.push(b"not a report".to_vec());
+        sent
+    }
+}
+
+/// What the leader and the helper see of the first report that is not null: a number for each
+/// bucket.
+fn shares_of_first(
+    task: &AggregationTask,
+    keys: &[AggregatorKeys; 2],
+    population: &Population,
+    times: std::ops::RangeInclusive<u64>,
+    epsilon: &Epsilon,
+) -> Option<[Vec<String>; 2]> {
+    let (place, _) = population.first.as_ref()?;
+    let acceptance = Acceptance {
+        budget: epsilon.micro(),
+        times,
+    };
+    let [leader, helper] = keys.clone();
+    let leader = Leader::new(leader, task.clone(), acceptance.clone()).ok()?;
+    let helper = Helper::new(helper, task.clone(), acceptance).ok()?;
+    let report = DapReport::get_decoded(&population.reports[*place]).ok()?;
+    let id = report.metadata.report_id;
+    let (state, share) = leader.begin(report).ok()?;
+    let (helpers, answer) = helper.respond(&share).ok()?;
+    let leaders = leader.finish(id, state, &answer).ok()?;
+    Some([leaders, helpers].map(|share| {
+        let bytes = share.to_bytes().unwrap_or_default();
+        let numbers = bytes.chunks(16).map(|bucket| {
+            let hex: String = bucket
+                .iter()
+                .take(3)
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            hex + "…"
+        });
+        numbers.collect()
+    }))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DemoAnswer {
+    #[serde(rename = "true")]
+    truth: Vec<u64>,
+    noised: Vec<i64>,
+    standard_deviation: f64,
+    accepted: u64,
+    refused: BTreeMap<&'static str, u64>,
+}
+
+/// Everything that is told.
+struct DemoStory {
+    answer: DemoAnswer,
+    refused: BTreeMap<Refusal, u64>,
+    population: Population,
+    shares: Option<[Vec<String>; 2]>,
+    epsilon: Epsilon,
+}
+
+impl DemoStory {
+    fn summary(&self) -> String {
+        let population = &self.population;
+        format!(
+            "{} devices saw {} ads. {SHOP} measured {} purchases at ε = {}. {} of the reports are \
+             null, because no ad came before or because the budget was spent. Nobody can tell which.",
+            grouped(population.devices.into()),
+            grouped(population.ads),
+            grouped(population.reports.len() as u64),
+            self.epsilon.micro(),
+            grouped(population.null)
+        )
+    }
+
+    /// Who saw what, in words.
+    fn parties(&self) -> Vec<(&'static str, String)> {
+        let reports = self.population.reports.len() as u64;
+        let bytes = self.population.reports.first().map_or(0, Vec::len) as u64;
+        let first = self.population.first.as_ref();
+        let histogram = first
+            .map(|(_, buckets)| format!("{buckets:?}"))
+            .unwrap_or_default();
+        let share = |role: usize| {
+            let numbers = self.shares.as_ref().map(|shares| shares[role].join(", "));
+            numbers.map(|it| format!("[{it}]")).unwrap_or_default()
+        };
+        let refused: Vec<String> = self
+            .refused
+            .iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
+        vec![
+            (
+                "one device",
+                format!("the ads that its user saw, and the histogram of its report: {histogram}"),
+            ),
+            (
+                SHOP,
+                format!(
+                    "{} encrypted reports of {} bytes each",
+                    grouped(reports),
+                    grouped(bytes)
+                ),
+            ),
+            (
+                "the leader",
+                format!(
+                    "when each report was made, and one random number for each bucket: {}",
+                    share(0)
+                ),
+            ),
+            (
+                "the helper",
+                format!(
+                    "the same times, and the other numbers: {}. Added to the leader's, modulo a \
+                     prime, they are the histogram",
+                    share(1)
+                ),
+            ),
+            (
+                "both together",
+                format!(
+                    "that {} proofs are right, and these are not counted: {}",
+                    grouped(self.answer.accepted),
+                    refused.join("; ")
+                ),
+            ),
+            (
+                "the collector",
+                "the noised histogram, and nothing else".to_owned(),
+            ),
+        ]
+    }
+
+    fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        for line in wrapped(&self.summary(), 96) {
+            writeln!(text, "{line}")?;
+        }
+        writeln!(text)?;
+        let answer = &self.answer;
+        let rows = ADS.iter().zip(&answer.truth).zip(&answer.noised);
+        let rows = rows
+            .map(|((ad, truth), noised)| vec![(*ad).to_owned(), grouped(*truth), signed(*noised)]);
+        let header = ["ad", "true sum", "noised sum"].map(str::to_owned);
+        writeln!(text, "{}", output::table(header.to_vec(), rows))?;
+        writeln!(
+            text,
+            "The noise has a standard deviation of {:.1} in each bucket: both aggregators add \
+             their own.\n\nWhat each party saw",
+            answer.standard_deviation
+        )?;
+        for (party, saw) in self.parties() {
+            for (number, line) in wrapped(&saw, 78).into_iter().enumerate() {
+                let name = if number == 0 { party } else { "" };
+                writeln!(text, "  {name:<14}  {line}")?;
+            }
+        }
+        Ok(text)
+    }
+
+    fn chart(&self) -> ComparisonChart {
+        #[expect(clippy::cast_precision_loss, reason = "for display")]
+        let pairs = ADS
+            .iter()
+            .zip(&self.answer.truth)
+            .zip(&self.answer.noised)
+            .map(|((ad, truth), noised)| ((*ad).to_owned(), *truth as f64, *noised as f64))
+            .collect();
+        ComparisonChart {
+            title: "Purchases by the ad that came before".to_owned(),
+            y_label: "purchases".to_owned(),
+            legend: [
+                "true, known to nobody".to_owned(),
+                "noised, what the shop learns".to_owned(),
+                "± 2 standard deviations".to_owned(),
+            ],
+            pairs,
+            error: 2.0 * self.answer.standard_deviation,
+        }
+    }
+
+    fn page(&self) -> String {
+        let title = "From ads on devices to a noised histogram";
+        let markup = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { (title) }
+                    style { (PreEscaped(PAGE_STYLE)) (PreEscaped(STYLE)) }
+                }
+                body {
+                    main {
+                        h1 { (title) }
+                        p { (self.summary()) }
+                        div class="figures" {
+                            figure {
+                                (PreEscaped(self.chart().to_inline()))
+                                figcaption {
+                                    "The shop learns the orange bars. They lie within the whiskers "
+                                    "of the true ones 95 times out of 100, and hide whether any "
+                                    "one report was counted."
+                                }
+                            }
+                        }
+                        h2 { "What each party saw" }
+                        div class="scroll" {
+                            table class="cards" {
+                                tr { th { "party" } th { "saw" } }
+                                @for (party, saw) in self.parties() {
+                                    tr { td { b { (party) } } td { (saw) } }
+                                }
+                            }
+                        }
+                        h2 { "In numbers" }
+                        div class="scroll" {
+                            table {
+                                tr { th { "ad" } th class="n" { "true sum" }
+                                     th class="n" { "noised sum" } }
+                                @for ((ad, truth), noised)
+                                    in ADS.iter().zip(&self.answer.truth).zip(&self.answer.noised) {
+                                    tr { td { (ad) } td class="n" { (grouped(*truth)) }
+                                         td class="n" { (signed(*noised)) } }
+                                }
+                            }
+                        }
+                        p class="soft" {
+                            (format!(
+                                "The noise has a standard deviation of {:.1} in each bucket. Each \
+                                 aggregator adds its own, so that the result is private even if \
+                                 one of them is dishonest.",
+                                self.answer.standard_deviation
+                            ))
+                        }
+                    }
+                }
+            }
+        };
+        markup.into_string()
+    }
+}
+
+/// Text in lines of at most some characters.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut();
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}

@@ -1,0 +1,210 @@
+//! What the aggregators' store promises: a report counts once, and what was spent stays spent.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::convert::Infallible;
+use std::fs;
+
+use bigbird_dap::{
+    Aggregation, AggregationError, AggregationStore, AggregationStoreError, BatchQueryError,
+    NoiseSource, Refusal,
+};
+use bigbird_testing::Folder;
+use common::{Setup, add, micro, terms};
+
+fn folder() -> Folder {
+    Folder::below(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn query(aggregation: &mut Aggregation, epsilon: f64) -> Result<Vec<i64>, BatchQueryError> {
+    let result = aggregation.query(micro(epsilon), NoiseSource::Both, &mut rand::rng());
+    result.map(|result| result.buckets)
+}
+
+#[test]
+fn a_report_counts_once_across_batches_and_restarts() {
+    let setup = Setup::new(&terms(2, 1));
+    let folder = folder();
+    let path = folder.file("aggregator.store");
+    let open = || AggregationStore::open(&path).unwrap();
+    let reports: Vec<_> = (0..25).map(|_| setup.report(&[0, 1], 1.0)).collect();
+    let mut monday = setup.aggregation(open(), "monday", 1.0);
+    assert_eq!(add(&mut monday, &reports[..20]).accepted, 20);
+    drop(monday);
+    // The same reports again, after a restart: in the same batch, and in another one.
+    for batch in ["monday", "tuesday"] {
+        let mut again = setup.aggregation(open(), batch, 1.0);
+        let tally = add(&mut again, &reports[..20]);
+        assert_eq!(tally.accepted, 0, "{batch}");
+        assert_eq!(tally.refused[&Refusal::Replayed], 20);
+    }
+    let mut monday = setup.aggregation(open(), "monday", 1.0);
+    assert_eq!(monday.batch().reports, 20);
+    let tally = add(&mut monday, &reports);
+    assert_eq!((tally.accepted, monday.batch().reports), (5, 25));
+    assert!(query(&mut monday, 1.0).is_ok());
+}
+
+#[test]
+fn a_budget_is_spent_in_parts_and_never_refunded() {
+    let setup = Setup::new(&terms(2, 1));
+    let folder = folder();
+    let path = folder.file("aggregator.store");
+    let open = || AggregationStore::open(&path).unwrap();
+    let reports: Vec<_> = (0..20).map(|_| setup.report(&[0, 1], 1.0)).collect();
+    let mut batch = setup.aggregation(open(), "batch", 1.0);
+    assert_eq!(add(&mut batch, &reports).accepted, 20);
+    for (epsilon, left) in [(0.4, 0.6), (0.000_001, 0.599_999), (0.5, 0.099_999)] {
+        // Each time in a new process.
+        let mut batch = setup.aggregation(open(), "batch", 1.0);
+        query(&mut batch, epsilon).unwrap();
+        assert_eq!(batch.batch().left(), micro(left));
+    }
+    let mut batch = setup.aggregation(open(), "batch", 1.0);
+    let refused = query(&mut batch, 0.1).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the batch `batch` cannot pay 0.1 epsilons: 0.099999 of 1 are left"
+    );
+    // The refusal cost nothing, and what is left can be spent.
+    query(&mut batch, 0.099_999).unwrap();
+    assert_eq!(batch.batch().left(), micro(0.0));
+    assert!(query(&mut batch, 0.000_001).is_err());
+    // No report can join a batch that was queried: its first results would not include it.
+    let late = [Ok::<_, Infallible>(setup.report(&[0, 1], 1.0))];
+    let refused = batch.add(late, |_| {}).unwrap_err();
+    assert!(matches!(
+        refused,
+        AggregationError::Store(AggregationStoreError::Collected(_))
+    ));
+}
+
+#[test]
+fn a_small_batch_has_no_result_and_loses_nothing() {
+    let setup = Setup::new(&terms(2, 1));
+    let mut batch = setup.in_memory(1.0);
+    let reports: Vec<_> = (0..20).map(|_| setup.report(&[0, 1], 1.0)).collect();
+    add(&mut batch, &reports[..19]);
+    assert_eq!(
+        query(&mut batch, 1.0).unwrap_err().to_string(),
+        "the batch `batch` has 19 reports; a query needs at least 20"
+    );
+    assert_eq!(batch.batch().left(), micro(1.0));
+    add(&mut batch, &reports[19..]);
+    assert!(query(&mut batch, 1.0).is_ok());
+}
+
+#[test]
+fn a_batch_keeps_its_budget() {
+    let setup = Setup::new(&terms(2, 1));
+    let folder = folder();
+    let path = folder.file("aggregator.store");
+    setup.aggregation(AggregationStore::open(&path).unwrap(), "batch", 0.5);
+    let mut store = AggregationStore::open(&path).unwrap();
+    let refused = store.batch(&setup.task, "batch", Some(micro(8.0)));
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "the batch `batch` has a budget of 0.5 epsilons, got 8"
+    );
+    let refused = store.batch(&setup.task, "other", None);
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "there is no batch `other` of this task"
+    );
+}
+
+/// Tasks do not share ids: who replays a report in another task cannot decrypt it anyway.
+#[test]
+fn two_processes_do_not_count_a_report_twice() {
+    let setup = Setup::new(&terms(2, 1));
+    let folder = folder();
+    let path = folder.file("aggregator.store");
+    let reports: Vec<_> = (0..60).map(|_| setup.report(&[0, 1], 1.0)).collect();
+    let accepted: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|number| {
+                let (setup, path, reports) = (&setup, &path, &reports);
+                scope.spawn(move || {
+                    let store = AggregationStore::open(path).unwrap();
+                    let name = if number % 2 == 0 { "even" } else { "odd" };
+                    let mut batch = setup.aggregation(store, name, 1.0);
+                    add(&mut batch, reports).accepted
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap())
+            .sum()
+    });
+    assert_eq!(accepted, 60);
+    let mut store = AggregationStore::open(&path).unwrap();
+    let mut count = |name| store.batch(&setup.task, name, None).unwrap().reports;
+    assert_eq!(count("even") + count("odd"), 60);
+}
+
+/// Rows that were altered behind its back make the store unusable, and whatever single bit of the
+/// file is flipped, no budget comes back and no report counts twice.
+#[test]
+fn a_damaged_store_is_not_used() {
+    let setup = Setup::new(&terms(2, 1));
+    let folder = folder();
+    let path = folder.file("aggregator.store");
+    let reports: Vec<_> = (0..20).map(|_| setup.report(&[0, 1], 1.0)).collect();
+    {
+        let store = AggregationStore::open(&path).unwrap();
+        let mut batch = setup.aggregation(store, "batch", 1.0);
+        add(&mut batch, &reports);
+        query(&mut batch, 0.75).unwrap();
+    }
+    let intact = fs::read(&path).unwrap();
+    let statements = [
+        "UPDATE batch SET spent = 0",
+        "UPDATE batch SET budget = 8000000",
+        "UPDATE batch SET reports = reports + 1",
+        "UPDATE batch SET name = 'other'",
+        "UPDATE batch SET queries = 0",
+        "DELETE FROM report WHERE id = (SELECT min(id) FROM report)",
+        "UPDATE task SET reports = 0",
+        "UPDATE task SET digest = zeroblob(16)",
+        "DELETE FROM batch",
+    ];
+    for statement in statements {
+        fs::write(&path, &intact).unwrap();
+        let connection = rusqlite::Connection::open(&path).unwrap();
+        assert!(connection.execute(statement, []).unwrap() > 0);
+        drop(connection);
+        let mut store = AggregationStore::open(&path).unwrap();
+        let used = store.batch(&setup.task, "batch", Some(micro(1.0)));
+        assert!(
+            matches!(used, Err(AggregationStoreError::Damaged(_))),
+            "{statement}: {used:?}"
+        );
+    }
+    // Any damage: every third byte, in whatever page.
+    for at in (0..intact.len()).step_by(3) {
+        let mut damaged = intact.clone();
+        damaged[at] ^= 1 << (at % 8);
+        fs::write(&path, &damaged).unwrap();
+        let _ = fs::remove_file(folder.file("aggregator.store-journal"));
+        let Ok(mut store) = AggregationStore::open(&path) else {
+            continue;
+        };
+        let Ok(state) = store.batch(&setup.task, "batch", Some(micro(1.0))) else {
+            continue;
+        };
+        assert_eq!(state.left(), micro(0.25), "byte {at}");
+        assert_eq!(state.reports, 20, "byte {at}");
+        let ids: Vec<_> = reports
+            .iter()
+            .map(|report| bigbird_dap::messages::ReportId(report[..16].try_into().unwrap()))
+            .collect();
+        if let Ok(counted) = store.counted(&state, &ids) {
+            assert!(counted.iter().all(|counted| *counted), "byte {at}");
+        }
+    }
+    fs::write(&path, b"something else entirely").unwrap();
+    assert!(AggregationStore::open(&path).is_err());
+    assert_eq!(fs::read(&path).unwrap(), b"something else entirely");
+}
