@@ -331,15 +331,16 @@ impl DemoStory {
             (
                 "the leader",
                 format!(
-                    "when each report was made, and one random number for each bucket: {}",
+                    "the time and the epsilon of each report, and one random number for each \
+                     bucket: {}",
                     share(0)
                 ),
             ),
             (
                 "the helper",
                 format!(
-                    "the same times, and the other numbers: {}. Added to the leader's, modulo a \
-                     prime, they are the histogram",
+                    "the same, with other numbers: {}. Added to the leader's, modulo a prime, \
+                     they are the histogram",
                     share(1)
                 ),
             ),
@@ -397,8 +398,8 @@ impl DemoStory {
             title: "Purchases by the ad that came before".to_owned(),
             y_label: "purchases".to_owned(),
             legend: [
-                "true, known to nobody".to_owned(),
-                "noised, what the shop learns".to_owned(),
+                "true".to_owned(),
+                "noised: what the shop learns".to_owned(),
                 "± 2 standard deviations".to_owned(),
             ],
             pairs,
@@ -422,12 +423,12 @@ impl DemoStory {
                         h1 { (title) }
                         p { (self.summary()) }
                         div class="figures" {
-                            figure {
+                            figure style="max-width:760px" {
                                 (PreEscaped(self.chart().to_inline()))
                                 figcaption {
-                                    "The shop learns the orange bars. They lie within the whiskers "
-                                    "of the true ones 95 times out of 100, and hide whether any "
-                                    "one report was counted."
+                                    "The shop learns the orange bars alone. The true value lies "
+                                    "within a whisker about 95 times out of 100. The noise hides "
+                                    "what any one report contributed."
                                 }
                             }
                         }
