@@ -91,6 +91,9 @@ pub(crate) struct AggregateArgs {
     /// Only for reports that were made on a test clock. Reports may be a minute ahead of it.
     #[arg(long, value_name = "SECONDS")]
     now: Option<i64>,
+    /// Number of reports that become durable together
+    #[arg(long, value_name = "N", default_value_t = 4096, hide = true)]
+    portion: usize,
     /// VDAF of the reports: l1-bound-sum or sum-vec
     #[arg(long, value_name = "NAME", default_value = "l1-bound-sum")]
     vdaf: VdafArg,
@@ -163,7 +166,8 @@ pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
     };
     let batch = (args.batch.as_str(), budget);
     let aggregation = Aggregation::new::<io::Error>(store, operated.keys, &task, batch, times);
-    let mut aggregation = aggregation.map_err(|error| CommandError::because(error.to_string()))?;
+    let aggregation = aggregation.map_err(|error| CommandError::because(error.to_string()))?;
+    let mut aggregation = aggregation.in_portions_of(args.portion);
     let tally = count(&mut aggregation, &files, args.refused.as_deref())?;
     let result = match args.no_query {
         true => None,

@@ -28,6 +28,7 @@ pub struct Aggregation {
     pair: AggregatorPair,
     store: AggregationStore,
     batch: BatchState,
+    portion: usize,
 }
 
 /// What passes between a leader and a helper.
@@ -96,8 +97,8 @@ type VerificationResult = Result<VerifiedReport, (Option<ReportId>, Refusal)>;
 type ReportFate = (Option<ReportId>, Option<Refusal>);
 
 /// The most reports, and about the most bytes, that are verified before they are written.
-const CHUNK: usize = 4096;
-const CHUNK_BYTES: usize = 16 << 20;
+const PORTION: usize = 4096;
+const PORTION_BYTES: usize = 16 << 20;
 
 impl Aggregation {
     /// Both aggregators of a task, and one of its batches. With a `budget`, the batch is created if
@@ -126,7 +127,16 @@ impl Aggregation {
             },
             store,
             batch,
+            portion: PORTION,
         })
+    }
+
+    /// The same work, with another number of reports that become durable together. The default is
+    /// 4,096. Large reports become durable in smaller portions.
+    #[must_use]
+    pub fn in_portions_of(mut self, reports: usize) -> Self {
+        self.portion = reports.max(1);
+        self
     }
 
     /// The batch as it is now.
@@ -145,7 +155,7 @@ impl Aggregation {
     }
 
     /// Verifies reports on all cores and counts the good ones. Calls `refused` for each of the
-    /// others. Reports are taken some thousands at a time, so memory does not grow with their
+    /// others. Reports are taken in portions, so memory does not grow with their
     /// number, and each portion is durable before the next is read.
     ///
     /// # Errors
@@ -163,8 +173,8 @@ impl Aggregation {
         let shares = 32 * self.task().parameters().length as usize;
         loop {
             let (mut chunk, mut bytes) = (Vec::new(), 0);
-            while chunk.len() < CHUNK
-                && bytes < CHUNK_BYTES
+            while chunk.len() < self.portion
+                && bytes < PORTION_BYTES
                 && let Some(report) = reports.next()
             {
                 let report = report.map_err(AggregationError::Input)?;
