@@ -24,14 +24,14 @@ use libfuzzer_sys::fuzz_target;
 
 const NOW: i64 = 1_790_000_000;
 
-struct Setup {
+struct FuzzTask {
     task: AggregationTask,
     keys: [AggregatorKeys; 2],
     report: Vec<u8>,
 }
 
-fn setup() -> &'static Setup {
-    static SETUP: OnceLock<Setup> = OnceLock::new();
+fn setup() -> &'static FuzzTask {
+    static SETUP: OnceLock<FuzzTask> = OnceLock::new();
     SETUP.get_or_init(|| {
         let keys = AggregatorKeys::generate(1).expect("random numbers");
         let [leader, helper] = keys.each_ref().map(|keys| keys.hpke.recipient().clone());
@@ -51,13 +51,13 @@ fn setup() -> &'static Setup {
         let task = AggregationTask::new(&service, &terms).expect("a task");
         let report = seal(&task, &[3, 2], MicroEpsilon::new(1_000_000), NOW);
         let report = report.expect("a report").get_encoded().expect("bytes");
-        Setup { task, keys, report }
+        FuzzTask { task, keys, report }
     })
 }
 
 /// The number of reports among some that are counted.
 fn counted(reports: &[Vec<u8>]) -> u64 {
-    let Setup { task, keys, .. } = setup();
+    let FuzzTask { task, keys, .. } = setup();
     let store = AggregationStore::in_memory().expect("memory");
     let now = task.time(NOW);
     let batch = ("batch", Some(MicroEpsilon::new(1_000_000)));
@@ -80,7 +80,7 @@ fn message<T: Decode + Encode>(bytes: &[u8]) {
 
 /// Shares that a client made up, encrypted as it should.
 fn forged(source: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
-    let Setup { task, .. } = setup();
+    let FuzzTask { task, .. } = setup();
     let metadata = ReportMetadata {
         report_id: ReportId(source.arbitrary()?),
         time: task.time(NOW),

@@ -10,7 +10,7 @@ use bigbird::MicroEpsilon;
 use bigbird_dap::messages::{DapReport, Decode as _};
 use bigbird_dap::{
     Aggregation, AggregationError, AggregationStore, AggregationTask, BatchState, NoiseSource,
-    NoisedHistogram, Refusal, RefusedReport, ReportTally, TaskTerms,
+    NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
 };
 use bigbird_lab::text::grouped;
 use bigbird_user_agent::{Localhost, Site};
@@ -410,7 +410,7 @@ struct AggregateAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip)]
-    reasons: Vec<(Refusal, u64)>,
+    reasons: Vec<(ReportRefusal, u64)>,
     #[serde(skip)]
     state: BatchState,
 }

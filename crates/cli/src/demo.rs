@@ -11,7 +11,7 @@ use bigbird_chart::{ComparisonChart, PAGE_STYLE, STYLE};
 use bigbird_dap::messages::{DapReport, Decode as _};
 use bigbird_dap::{
     Acceptance, Aggregation, AggregationStore, AggregationTask, AggregatorKeys, ConfiguredServices,
-    DapSealer, Helper, Leader, NoiseSource, Refusal, TaskTerms, VdafKind,
+    DapSealer, Helper, Leader, NoiseSource, ReportRefusal, TaskTerms, VdafKind,
 };
 use bigbird_lab::text::grouped;
 use bigbird_user_agent::{
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     let mut services = ConfiguredServices::new();
     services.insert(service.clone());
     let now = wall_clock();
-    let population = Population::play(args, &DapSealer::new(services), now)?;
+    let population = DemoPopulation::play(args, &DapSealer::new(services), now)?;
     let task = AggregationTask::new(
         &service,
         &TaskTerms {
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
         .add(sent, |_| {})
         .map_err(|error| CommandError::because(error.to_string()))?;
     let result = aggregation.query(epsilon.micro(), NoiseSource::Both, &mut rand::rng())?;
-    let refused: BTreeMap<Refusal, u64> = tally.refused;
+    let refused: BTreeMap<ReportRefusal, u64> = tally.refused;
     let story = DemoStory {
         answer: DemoAnswer {
             truth: population.truth.clone(),
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
 }
 
 /// What the devices did.
-struct Population {
+struct DemoPopulation {
     devices: u32,
     ads: u64,
     /// The report of each conversion, in the order in which they were made.
@@ -138,7 +138,7 @@ struct Population {
     first: Option<(usize, Vec<u32>)>,
 }
 
-impl Population {
+impl DemoPopulation {
     /// Lets every device see ads for two weeks, and then buy something, or not.
     fn play(args: &DemoArgs, sealer: &DapSealer, now: Timestamp) -> Result<Self, CommandError> {
         let mut population = Self {
@@ -233,7 +233,7 @@ impl Population {
 fn shares_of_first(
     task: &AggregationTask,
     keys: &[AggregatorKeys; 2],
-    population: &Population,
+    population: &DemoPopulation,
     times: std::ops::RangeInclusive<u64>,
     epsilon: &Epsilon,
 ) -> Option<[Vec<String>; 2]> {
@@ -278,8 +278,8 @@ struct DemoAnswer {
 /// Everything that is told.
 struct DemoStory {
     answer: DemoAnswer,
-    refused: BTreeMap<Refusal, u64>,
-    population: Population,
+    refused: BTreeMap<ReportRefusal, u64>,
+    population: DemoPopulation,
     shares: Option<[Vec<String>; 2]>,
     epsilon: Epsilon,
 }

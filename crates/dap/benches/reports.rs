@@ -32,15 +32,18 @@ use rayon::prelude::*;
 
 const SERVICE: &str = "https://agg.example";
 const NOW: i64 = 1_790_000_000;
-const MAX_VALUE: u32 = 100;
 
-struct Setup {
+/// The number of buckets and the maximum value of the reports that are compared. The last is the
+/// largest report that a page can ask for.
+const SIZES: [(u32, u32); 4] = [(5, 100), (100, 100), (1000, 100), (1024, u32::MAX)];
+
+struct BenchTask {
     task: AggregationTask,
     keys: [AggregatorKeys; 2],
     services: ConfiguredServices,
 }
 
-impl Setup {
+impl BenchTask {
     fn new(histogram_size: u32, max_value: u32) -> Self {
         let keys = AggregatorKeys::generate(1).unwrap();
         let [leader, helper] = keys.each_ref().map(|keys| keys.hpke.recipient().clone());
@@ -128,13 +131,13 @@ fn take_turns(rows: &mut [&mut dyn FnMut()]) -> Vec<Duration> {
 
 /// Prints what a report costs, and what the bare cryptography costs.
 fn compare() {
-    println!("One core, maximum value {MAX_VALUE}. The fastest of many turns.\n");
+    println!("One core. The fastest of many turns.\n");
     println!(
-        "{:>8} {:>9}   {:<9} {:>10} {:>10} {:>10} {:>10} {:>10}",
-        "buckets", "bytes", "", "prio", "HPKE", "ours", "reports/s", "overhead"
+        "{:>8} {:>10} {:>9}   {:<9} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "buckets", "maximum", "bytes", "", "prio", "HPKE", "ours", "reports/s", "overhead"
     );
-    for size in [5, 100, 1000] {
-        let setup = Setup::new(size, MAX_VALUE);
+    for (size, max_value) in SIZES {
+        let setup = BenchTask::new(size, max_value);
         let task = &setup.task;
         let mut histogram = vec![0; size as usize];
         histogram[1] = 40;
@@ -209,7 +212,7 @@ fn compare() {
             let micro = |at: usize| row[at].as_secs_f64() * 1e6;
             let (bare, ours) = (micro(0) + micro(1), micro(2));
             println!(
-                "{size:>8} {:>9}   {what:<9} {:>7.0} µs {:>7.0} µs {ours:>7.0} µs {:>10.0} \
+                "{size:>8} {max_value:>10} {:>9}   {what:<9} {:>7.0} µs {:>7.0} µs {ours:>7.0} µs {:>10.0} \
                  {:>9.0}%",
                 bytes.len(),
                 micro(0),
@@ -226,7 +229,7 @@ fn compare() {
 
 /// Builds many reports into a file, and sums them in one go on all cores.
 fn sum_many(count: usize) {
-    let setup = Setup::new(5, 1);
+    let setup = BenchTask::new(5, 1);
     let folder = Folder::below(std::env::temp_dir());
     let path = folder.file("reports");
     let begin = Instant::now();
@@ -313,7 +316,7 @@ fn peak_memory() -> f64 {
 
 /// Measures conversions of one kind on a user agent, each with its sealed report.
 fn conversions(kind: &str, times: u32) {
-    let setup = Setup::new(5, 1);
+    let setup = BenchTask::new(5, 1);
     let mut config: Config = bigbird_testing::endless(SERVICE);
     config.shows_histograms = false;
     config.aggregation_services = setup.services.protocols();

@@ -1,5 +1,5 @@
-//! Reports as they leave a device, and what becomes of them: encrypted for two aggregators, verified
-//! without being seen, summed and noised.
+//! Reports as they leave a device, and what becomes of them: encrypted for two aggregators,
+//! verified without being seen, summed and noised.
 //!
 //! ```text
 //!  device                     leader             helper             collector
@@ -25,8 +25,8 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | verify reports | [`Leader`], [`Helper`], [`Refusal`] |
-//! | sum, noise and account for a batch | [`Aggregation`], [`AggregationStore`], [`Noise`] |
+//! | verify reports | [`Leader`], [`Helper`], [`ReportRefusal`] |
+//! | sum, noise and account for a batch | [`Aggregation`], [`AggregationStore`], [`LaplaceNoise`] |
 //! | put the sums together | [`Collector`] |
 //!
 //! `docs/aggregation.md` says who learns what, and what each party must be trusted with.
@@ -47,8 +47,8 @@ mod version;
 pub use aggregator::{
     Acceptance, AggregateSum, Aggregation, AggregationError, AggregationStore,
     AggregationStoreError, BatchQueryError, BatchState, BatchSums, Collector, Helper, HelperAnswer,
-    KeyMismatch, Leader, LeaderState, Noise, NoiseError, NoiseSource, NoisedHistogram, Refusal,
-    RefusedReport, ReportShare, ReportTally, VerifiedReport,
+    KeyMismatch, LaplaceNoise, Leader, LeaderState, NoiseError, NoiseSource, NoisedHistogram,
+    RefusedReport, ReportRefusal, ReportShare, ReportTally, VerifiedReport,
 };
 pub use hpke::{EncryptionError, HpkeKeys, Recipient, input_share_info};
 pub use keys::{AggregatorKeys, KeysError, VerifyKey};

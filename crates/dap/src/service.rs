@@ -146,7 +146,7 @@ impl AggregationService {
             "[[service]]\n\
              # The name by which pages choose the service.\n\
              url = {url}\n\
-             # dap-18 or dap-19. Like everything below, it must be the same for all who take part.\n\
+             # dap-18 or dap-19. Like all that follows, it must be the same for everybody.\n\
              version = \"{version}\"\n\
              leader = {leader}\n\
              helper = {helper}\n\

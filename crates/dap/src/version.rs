@@ -29,7 +29,7 @@ impl DapVersion {
     }
 
     /// The default information about a task. The W3C draft leaves it empty. DAP-18 forbids that,
-    /// so there it is one word (notes on the draft, row 29).
+    /// so there it is one word (notes on the draft, row 30).
     pub const fn default_task_info(self) -> &'static str {
         match self {
             Self::Dap18 => "attribution",

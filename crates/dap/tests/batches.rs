@@ -8,10 +8,10 @@ use std::fs;
 
 use bigbird_dap::{
     Aggregation, AggregationError, AggregationStore, AggregationStoreError, BatchQueryError,
-    NoiseSource, Refusal,
+    NoiseSource, ReportRefusal,
 };
 use bigbird_testing::Folder;
-use common::{Setup, add, micro, terms};
+use common::{TaskSetup, add, micro, terms};
 
 fn folder() -> Folder {
     Folder::below(env!("CARGO_TARGET_TMPDIR"))
@@ -24,7 +24,7 @@ fn query(aggregation: &mut Aggregation, epsilon: f64) -> Result<Vec<i64>, BatchQ
 
 #[test]
 fn a_report_counts_once_across_batches_and_restarts() {
-    let setup = Setup::new(&terms(2, 1));
+    let setup = TaskSetup::new(&terms(2, 1));
     let folder = folder();
     let path = folder.file("aggregator.store");
     let open = || AggregationStore::open(&path).unwrap();
@@ -37,7 +37,7 @@ fn a_report_counts_once_across_batches_and_restarts() {
         let mut again = setup.aggregation(open(), batch, 1.0);
         let tally = add(&mut again, &reports[..20]);
         assert_eq!(tally.accepted, 0, "{batch}");
-        assert_eq!(tally.refused[&Refusal::Replayed], 20);
+        assert_eq!(tally.refused[&ReportRefusal::Replayed], 20);
     }
     let mut monday = setup.aggregation(open(), "monday", 1.0);
     assert_eq!(monday.batch().reports, 20);
@@ -48,7 +48,7 @@ fn a_report_counts_once_across_batches_and_restarts() {
 
 #[test]
 fn a_budget_is_spent_in_parts_and_never_refunded() {
-    let setup = Setup::new(&terms(2, 1));
+    let setup = TaskSetup::new(&terms(2, 1));
     let folder = folder();
     let path = folder.file("aggregator.store");
     let open = || AggregationStore::open(&path).unwrap();
@@ -82,7 +82,7 @@ fn a_budget_is_spent_in_parts_and_never_refunded() {
 
 #[test]
 fn a_small_batch_has_no_result_and_loses_nothing() {
-    let setup = Setup::new(&terms(2, 1));
+    let setup = TaskSetup::new(&terms(2, 1));
     let mut batch = setup.in_memory(1.0);
     let reports: Vec<_> = (0..20).map(|_| setup.report(&[0, 1], 1.0)).collect();
     add(&mut batch, &reports[..19]);
@@ -97,7 +97,7 @@ fn a_small_batch_has_no_result_and_loses_nothing() {
 
 #[test]
 fn a_batch_keeps_its_budget() {
-    let setup = Setup::new(&terms(2, 1));
+    let setup = TaskSetup::new(&terms(2, 1));
     let folder = folder();
     let path = folder.file("aggregator.store");
     setup.aggregation(AggregationStore::open(&path).unwrap(), "batch", 0.5);
@@ -117,7 +117,7 @@ fn a_batch_keeps_its_budget() {
 /// Tasks do not share ids: who replays a report in another task cannot decrypt it anyway.
 #[test]
 fn two_processes_do_not_count_a_report_twice() {
-    let setup = Setup::new(&terms(2, 1));
+    let setup = TaskSetup::new(&terms(2, 1));
     let folder = folder();
     let path = folder.file("aggregator.store");
     let reports: Vec<_> = (0..60).map(|_| setup.report(&[0, 1], 1.0)).collect();
@@ -148,7 +148,7 @@ fn two_processes_do_not_count_a_report_twice() {
 /// file is flipped, no budget comes back and no report counts twice.
 #[test]
 fn a_damaged_store_is_not_used() {
-    let setup = Setup::new(&terms(2, 1));
+    let setup = TaskSetup::new(&terms(2, 1));
     let folder = folder();
     let path = folder.file("aggregator.store");
     let reports: Vec<_> = (0..20).map(|_| setup.report(&[0, 1], 1.0)).collect();

@@ -6,7 +6,7 @@ mod common;
 
 use bigbird::{FilterKind, MicroEpsilon, Profile, Timestamp};
 use bigbird_dap::messages::{DapReport, Decode as _};
-use bigbird_dap::{ConfiguredServices, DapSealer, DapVersion, Noise, TaskSettings};
+use bigbird_dap::{ConfiguredServices, DapSealer, DapVersion, LaplaceNoise, TaskSettings};
 use bigbird_testing::FixedRandomness;
 use bigbird_user_agent::{Call, Config, ConversionOptions, ImpressionOptions, UserAgent};
 use common::{SERVICE, service};
@@ -63,7 +63,7 @@ fn charged_and_carried(profile: Profile, epsilon: f64, value: u32, max_value: u3
 /// The loss of a report that moves `value` from one bucket to another, 2·value/λ, as a ratio in µε:
 /// what must have been charged, at least.
 fn follows_from_noise(max_value: u32, carried: u64, value: u32) -> (u128, u128) {
-    let noise = Noise::new(max_value.into(), MicroEpsilon::new(carried)).unwrap();
+    let noise = LaplaceNoise::new(max_value.into(), MicroEpsilon::new(carried)).unwrap();
     let (numerator, denominator) = noise.scale();
     (2 * u128::from(value) * 1_000_000 * denominator, numerator)
 }
@@ -80,11 +80,11 @@ fn big_bird_charges_what_the_noise_follows() {
             assert_eq!(u128::from(charged), numerator.div_ceil(denominator));
         }
     }
-    // What a person writes is what is carried: 0.07 is 70,000 µε, although 0.07 · 1e6 is not in
+    // What a person writes is what is carried: 4.03 is 4,030,000 µε, although 4.03 · 1e6 is more in
     // doubles.
     assert_eq!(
-        charged_and_carried(Profile::BigBird, 0.07, 1, 1),
-        [70_000, 70_000]
+        charged_and_carried(Profile::BigBird, 4.03, 1, 1),
+        [4_030_000, 4_030_000]
     );
 }
 

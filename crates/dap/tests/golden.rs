@@ -1,5 +1,5 @@
-//! Golden files: a report of each version of DAP, with every byte explained. They pin what goes over
-//! the wire, so that no change of ours or of a dependency alters it unnoticed.
+//! Golden files: a report of each version of DAP, with every byte explained. They pin what goes
+//! over the wire, so that no change of ours or of a dependency alters it unnoticed.
 //!
 //! Reports are random, so the files were written once, by
 //! `cargo test -p bigbird-dap --test golden -- --ignored`, and are read ever after. Their keys are
@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use bigbird_dap::messages::{DapReport, Decode as _, Encode as _, InputShareAad};
 use bigbird_dap::{
     Acceptance, AggregationService, AggregationTask, AggregatorKeys, Collector, DapVersion, Helper,
-    Leader, Noise, NoiseSource, Role, TaskSettings, TaskTerms, VdafKind, input_share_info, seal,
+    LaplaceNoise, Leader, NoiseSource, Role, TaskSettings, TaskTerms, VdafKind, input_share_info,
+    seal,
 };
 use common::{NO_NOISE, NOW, SERVICE, micro};
 use serde_json::{Value, json};
@@ -119,19 +120,19 @@ fn golden_reports_are_what_they_were() {
         let (state, share) = leader.begin(report).unwrap();
         let (helpers, answer) = helper.respond(&share).unwrap();
         let leaders = leader.finish(id, state, &answer).unwrap();
-        let noise = Noise::new(5, micro(NO_NOISE)).unwrap();
+        let noise = LaplaceNoise::new(5, micro(NO_NOISE)).unwrap();
         let sum = Collector.combine(&leaders, &helpers, 1, &noise, NoiseSource::Both);
         assert_eq!(sum.buckets, HISTOGRAM.map(i64::from));
     }
 }
 
 /// Divides bytes into named fields.
-struct Fields<'a> {
+struct NamedFields<'a> {
     rest: &'a [u8],
     fields: Vec<Value>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> NamedFields<'a> {
     fn new(rest: &'a [u8]) -> Self {
         let fields = Vec::new();
         Self { rest, fields }
@@ -161,7 +162,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn task_fields(fields: Fields<'_>) -> Fields<'_> {
+fn task_fields(fields: NamedFields<'_>) -> NamedFields<'_> {
     fields
         .opaque(1, "task_info")
         .opaque(2, "URL of the leader")
@@ -182,7 +183,7 @@ fn task_fields(fields: Fields<'_>) -> Fields<'_> {
         .opaque(2, "the site whose budget paid")
 }
 
-fn metadata_fields(fields: Fields<'_>) -> Fields<'_> {
+fn metadata_fields(fields: NamedFields<'_>) -> NamedFields<'_> {
     fields
         .take(16, "report_id: random, also the nonce of the VDAF")
         .take(8, "time: seconds since 1970, divided by 5")
@@ -192,7 +193,7 @@ fn metadata_fields(fields: Fields<'_>) -> Fields<'_> {
         .take(4, "250,000 µε")
 }
 
-fn ciphertext_fields<'a>(fields: Fields<'a>, role: &str) -> Fields<'a> {
+fn ciphertext_fields<'a>(fields: NamedFields<'a>, role: &str) -> NamedFields<'a> {
     fields
         .take(1, &format!("number of the {role}'s key"))
         .opaque(2, &format!("encapsulated key for the {role}"))
@@ -224,7 +225,7 @@ fn write_golden_files() {
         let leader = open(Role::Leader, &report.leader_share);
         let helper = open(Role::Helper, &report.helper_share);
         let info = |role: Role| hex(&input_share_info(version, role));
-        let fields = metadata_fields(Fields::new(&encoded));
+        let fields = metadata_fields(NamedFields::new(&encoded));
         let fields = fields.opaque(4, "public share: two joint randomness parts");
         let fields = ciphertext_fields(ciphertext_fields(fields, "leader"), "helper");
         let golden = json!({
@@ -232,20 +233,20 @@ fn write_golden_files() {
             "histogram": HISTOGRAM,
             "leaderKeys": keys[0].to_toml().unwrap(),
             "helperKeys": keys[1].to_toml().unwrap(),
-            "taskConfiguration": task_fields(Fields::new(task.encoded_configuration())).end(),
+            "taskConfiguration": task_fields(NamedFields::new(task.encoded_configuration())).end(),
             "taskId": hex(&task.id().0),
             "vdafContext": hex(task.context()),
             "leaderInfo": info(Role::Leader),
             "helperInfo": info(Role::Helper),
             "report": fields.end(),
-            "aad": metadata_fields(task_fields(Fields::new(&aad).take(32, "task id")))
+            "aad": metadata_fields(task_fields(NamedFields::new(&aad).take(32, "task id")))
                 .opaque(4, "public share")
                 .end(),
-            "leaderShare": Fields::new(&leader)
+            "leaderShare": NamedFields::new(&leader)
                 .opaque(2, "private extensions")
                 .opaque(4, "the leader's share: measurement, proof and blind")
                 .end(),
-            "helperShare": Fields::new(&helper)
+            "helperShare": NamedFields::new(&helper)
                 .opaque(2, "private extensions")
                 .opaque(4, "the helper's share: two seeds")
                 .end(),

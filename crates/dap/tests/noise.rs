@@ -7,8 +7,8 @@
 mod common;
 
 use bigbird::MicroEpsilon;
-use bigbird_dap::{AggregateSum, Collector, Noise, NoiseSource};
-use common::{Setup, add, micro, terms};
+use bigbird_dap::{AggregateSum, Collector, LaplaceNoise, NoiseSource};
+use common::{TaskSetup, add, micro, terms};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
@@ -81,7 +81,7 @@ fn check(samples: &[i64], scale: f64) {
 }
 
 /// The noised result of zero sums: what a collector gets, bucket by bucket.
-fn results(noise: &Noise, source: NoiseSource, seed: u64) -> Vec<i64> {
+fn results(noise: &LaplaceNoise, source: NoiseSource, seed: u64) -> Vec<i64> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut shares = [AggregateSum::zero(100_000), AggregateSum::zero(100_000)];
     for (share, role) in shares.iter_mut().zip(bigbird_dap::Role::ALL) {
@@ -102,7 +102,7 @@ fn the_noise_is_discrete_laplace_at_every_epsilon() {
         (100, 0.25, 800.0),
         (7, 0.3, 46.666_666_666_666_664),
     ]) {
-        let noise = Noise::new(max_value, micro(epsilon)).unwrap();
+        let noise = LaplaceNoise::new(max_value, micro(epsilon)).unwrap();
         for source in [NoiseSource::Leader, NoiseSource::Helper] {
             check(&results(&noise, source, seed), scale);
         }
@@ -121,7 +121,7 @@ fn the_noise_is_discrete_laplace_at_every_epsilon() {
 
 #[test]
 fn two_noises_have_twice_the_variance() {
-    let noise = Noise::new(3, micro(0.5)).unwrap();
+    let noise = LaplaceNoise::new(3, micro(0.5)).unwrap();
     let samples = results(&noise, NoiseSource::Both, 99);
     #[expect(clippy::cast_precision_loss)]
     let squares = samples.iter().map(|it| (*it as f64).powi(2)).sum::<f64>();
@@ -137,13 +137,13 @@ fn two_noises_have_twice_the_variance() {
 /// The scale is exact, also where doubles would round it.
 #[test]
 fn the_scale_is_a_ratio_of_integers() {
-    let noise = |max_value, micro| Noise::new(max_value, MicroEpsilon::new(micro)).unwrap();
+    let noise = |max_value, micro| LaplaceNoise::new(max_value, MicroEpsilon::new(micro)).unwrap();
     assert_eq!(noise(1, 1_000_000).scale(), (2_000_000, 1_000_000));
     assert_eq!(
         noise(u32::MAX.into(), 1).scale(),
         (2 * u128::from(u32::MAX) * 1_000_000, 1)
     );
-    assert!(Noise::new(1, MicroEpsilon::ZERO).is_err());
+    assert!(LaplaceNoise::new(1, MicroEpsilon::ZERO).is_err());
     // The largest noise is far below what a field element holds, and can be centred.
     let mut rng = StdRng::seed_from_u64(4);
     let samples = (0..50).map(|_| noise(u32::MAX.into(), 1).sample(&mut rng));
@@ -151,10 +151,10 @@ fn the_scale_is_a_ratio_of_integers() {
     assert!(largest > 1 << 50 && largest < 1 << 62);
 }
 
-/// Noise that makes a sum negative comes out negative.
+/// LaplaceNoise that makes a sum negative comes out negative.
 #[test]
 fn results_can_be_negative() {
-    let setup = Setup::new(&terms(400, 1));
+    let setup = TaskSetup::new(&terms(400, 1));
     let mut batch = setup.in_memory(0.01);
     let nulls: Vec<_> = (0..20).map(|_| setup.report(&[0; 400], 0.01)).collect();
     add(&mut batch, &nulls);

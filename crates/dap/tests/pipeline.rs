@@ -4,12 +4,12 @@
 mod common;
 
 use bigbird_dap::{NoiseSource, TaskTerms, VdafKind};
-use common::{NO_NOISE, Setup, add, micro, terms};
+use common::{NO_NOISE, TaskSetup, add, micro, terms};
 
 #[test]
 fn reports_are_summed() {
     for vdaf in [VdafKind::L1BoundSum, VdafKind::SumVec] {
-        let setup = Setup::new(&TaskTerms {
+        let setup = TaskSetup::new(&TaskTerms {
             vdaf,
             ..terms(4, 10)
         });

@@ -12,7 +12,7 @@ use bigbird_testing::FixedRandomness;
 use bigbird_user_agent::{
     Call, Config, ConversionOptions, ImpressionOptions, MemoryStore, SealedReport, UserAgent,
 };
-use common::{NO_NOISE, SERVICE, Setup, add, micro};
+use common::{NO_NOISE, SERVICE, TaskSetup, add, micro};
 
 const NOW: i64 = common::NOW * 1000;
 
@@ -100,7 +100,7 @@ fn reports_have_one_length_whatever_was_found() {
 /// The sealer gives what the aggregators of the task expect: who calls, who pays, and the value.
 #[test]
 fn a_user_agents_reports_are_summed() {
-    let setup = Setup::new(&common::terms(4, 3));
+    let setup = TaskSetup::new(&common::terms(4, 3));
     let mut services = ConfiguredServices::new();
     services.insert(setup.task.service().clone());
     let mut reports = Vec::new();

@@ -10,10 +10,10 @@ use bigbird_dap::messages::{
     ReportMetadata,
 };
 use bigbird_dap::{
-    AggregationTask, DapVersion, NoiseSource, Refusal, Role, TaskSettings, TaskTerms, VdafKind,
-    input_share_info, seal,
+    AggregationTask, DapVersion, NoiseSource, ReportRefusal, Role, TaskSettings, TaskTerms,
+    VdafKind, input_share_info, seal,
 };
-use common::{NO_NOISE, NOW, Setup, add, micro, terms};
+use common::{NO_NOISE, NOW, TaskSetup, add, micro, terms};
 use prio::field::Field128;
 use prio::flp::gadgets::{Mul, ParallelSum};
 use prio::flp::types::L1BoundSum;
@@ -23,7 +23,7 @@ use prio::vdaf::prio3::Prio3;
 use prio::vdaf::xof::XofTurboShake128;
 
 /// The reason for which a report is refused by itself, or `None` if it is counted.
-fn fate(setup: &Setup, report: &[u8]) -> Option<Refusal> {
+fn fate(setup: &TaskSetup, report: &[u8]) -> Option<ReportRefusal> {
     let mut reasons = Vec::new();
     let mut aggregation = setup.in_memory(1.0);
     let reports = [Ok::<_, Infallible>(report.to_vec())];
@@ -50,7 +50,7 @@ fn forged(
     task: &AggregationTask,
     id: [u8; 16],
     public_share: &[u8],
-    shares: [PlaintextInputShare; 2],
+    shares: &[PlaintextInputShare; 2],
     extensions: Extensions,
 ) -> Vec<u8> {
     let metadata = ReportMetadata {
@@ -103,24 +103,24 @@ fn extensions(list: impl Into<Vec<Extension>>) -> Extensions {
 
 #[test]
 fn a_report_that_is_cut_short_or_too_long_is_not_a_report() {
-    let setup = Setup::new(&terms(3, 10));
+    let setup = TaskSetup::new(&terms(3, 10));
     let report = setup.report(&[1, 2, 3], 1.0);
     for length in 0..report.len() {
         assert_eq!(
             fate(&setup, &report[..length]),
-            Some(Refusal::Malformed),
+            Some(ReportRefusal::Malformed),
             "{length} bytes"
         );
     }
     let longer = [&report[..], &[0]].concat();
-    assert_eq!(fate(&setup, &longer), Some(Refusal::Malformed));
+    assert_eq!(fate(&setup, &longer), Some(ReportRefusal::Malformed));
     assert_eq!(fate(&setup, &report), None);
 }
 
 /// Whatever bit of a report is flipped, it is refused, and never counted differently.
 #[test]
 fn a_report_that_is_altered_anywhere_is_refused() {
-    let setup = Setup::new(&terms(3, 10));
+    let setup = TaskSetup::new(&terms(3, 10));
     let report = setup.report(&[1, 2, 3], 2.0);
     let mut reasons = std::collections::BTreeSet::new();
     for at in 0..report.len() {
@@ -131,11 +131,11 @@ fn a_report_that_is_altered_anywhere_is_refused() {
         reasons.extend(reason);
     }
     let expected = [
-        Refusal::Malformed,
-        Refusal::Extensions,
-        Refusal::Future,
-        Refusal::UnknownKey,
-        Refusal::Undecryptable,
+        ReportRefusal::Malformed,
+        ReportRefusal::Extensions,
+        ReportRefusal::Future,
+        ReportRefusal::UnknownKey,
+        ReportRefusal::Undecryptable,
     ];
     for reason in expected {
         assert!(reasons.contains(&reason), "{reason:?}");
@@ -144,7 +144,7 @@ fn a_report_that_is_altered_anywhere_is_refused() {
 
 #[test]
 fn every_wrong_field_has_its_reason() {
-    let setup = Setup::new(&terms(3, 10));
+    let setup = TaskSetup::new(&terms(3, 10));
     let good = setup.report(&[1, 2, 3], 1.0);
     let other = setup.report(&[3, 2, 1], 1.0);
     let now = setup.task.time(NOW);
@@ -163,69 +163,73 @@ fn every_wrong_field_has_its_reason() {
         ..budget(1.0)
     };
     let cases = [
-        ("future", time(now + 11), Refusal::Future),
-        ("ancient", time(now - 1001), Refusal::Expired),
+        ("future", time(now + 11), ReportRefusal::Future),
+        ("ancient", time(now - 1001), ReportRefusal::Expired),
         // A time that would be accepted is authenticated.
-        ("other time", time(now + 1), Refusal::Undecryptable),
-        ("no budget", public(vec![]), Refusal::Extensions),
-        ("short budget", public(vec![short]), Refusal::Extensions),
+        ("other time", time(now + 1), ReportRefusal::Undecryptable),
+        ("no budget", public(vec![]), ReportRefusal::Extensions),
+        (
+            "short budget",
+            public(vec![short]),
+            ReportRefusal::Extensions,
+        ),
         (
             "unknown extension",
             public(vec![budget(1.0), unknown]),
-            Refusal::Extensions,
+            ReportRefusal::Extensions,
         ),
         (
             "raised budget",
             public(vec![budget(2.0)]),
-            Refusal::Undecryptable,
+            ReportRefusal::Undecryptable,
         ),
         (
             "too small a budget",
             setup.report(&[1, 2, 3], 0.999_999),
-            Refusal::BudgetTooSmall,
+            ReportRefusal::BudgetTooSmall,
         ),
         (
             "other id",
             changed(&good, |report| {
-                report.metadata.report_id = ReportId([7; 16])
+                report.metadata.report_id = ReportId([7; 16]);
             }),
-            Refusal::Undecryptable,
+            ReportRefusal::Undecryptable,
         ),
         (
             "wrong key of the leader",
             changed(&good, |report| report.leader_share.config_id += 1),
-            Refusal::UnknownKey,
+            ReportRefusal::UnknownKey,
         ),
         (
             "wrong key of the helper",
             changed(&good, |report| report.helper_share.config_id += 1),
-            Refusal::UnknownKey,
+            ReportRefusal::UnknownKey,
         ),
         (
             "wrong role",
             changed(&good, |report| {
                 std::mem::swap(&mut report.leader_share, &mut report.helper_share);
             }),
-            Refusal::Undecryptable,
+            ReportRefusal::Undecryptable,
         ),
         (
             "share of another report",
             changed(&good, |report| {
                 report.helper_share = decoded(&other).helper_share;
             }),
-            Refusal::Undecryptable,
+            ReportRefusal::Undecryptable,
         ),
         (
             "public share of another report",
             changed(&good, |report| {
                 report.public_share = decoded(&other).public_share;
             }),
-            Refusal::Undecryptable,
+            ReportRefusal::Undecryptable,
         ),
         (
             "encapsulated key that is none",
             changed(&good, |report| report.leader_share.encapsulated_key.clear()),
-            Refusal::Undecryptable,
+            ReportRefusal::Undecryptable,
         ),
     ];
     for (name, report, reason) in cases {
@@ -237,7 +241,7 @@ fn every_wrong_field_has_its_reason() {
 /// code point makes it useless.
 #[test]
 fn a_report_for_another_task_is_refused() {
-    let setup = Setup::new(&terms(3, 10));
+    let setup = TaskSetup::new(&terms(3, 10));
     let service = setup.task.service();
     let own = terms(3, 10);
     let other_terms = [
@@ -262,7 +266,7 @@ fn a_report_for_another_task_is_refused() {
         let histogram = vec![1; terms.histogram_size as usize];
         let report = seal(&task, &histogram, micro(1.0), NOW).unwrap();
         let report = report.get_encoded().unwrap();
-        assert_eq!(fate(&setup, &report), Some(Refusal::Undecryptable));
+        assert_eq!(fate(&setup, &report), Some(ReportRefusal::Undecryptable));
     }
     let defaults = TaskSettings::new(DapVersion::Dap18);
     let mut points = defaults.code_points;
@@ -300,14 +304,14 @@ fn a_report_for_another_task_is_refused() {
         let task = AggregationTask::new(&other, &own).unwrap();
         let report = seal(&task, &[1, 0, 0], micro(1.0), NOW).unwrap();
         let report = report.get_encoded().unwrap();
-        assert_eq!(fate(&setup, &report), Some(Refusal::Undecryptable));
+        assert_eq!(fate(&setup, &report), Some(ReportRefusal::Undecryptable));
     }
 }
 
 /// A dishonest client that encrypts correctly, but lies in its shares.
 #[test]
 fn a_lie_in_the_shares_is_caught_by_the_proof() {
-    let setup = Setup::new(&terms(3, 5));
+    let setup = TaskSetup::new(&terms(3, 5));
     let task = &setup.task;
     let id = [9; 16];
     let honest = task
@@ -317,7 +321,7 @@ fn a_lie_in_the_shares_is_caught_by_the_proof() {
     let [leader, helper] = honest.input_shares.clone();
     let send = |public_share: &[u8], leader: &[u8], helper: &[u8]| {
         let shares = [plain(leader), plain(helper)];
-        let report = forged(task, id, public_share, shares, extensions([budget(1.0)]));
+        let report = forged(task, id, public_share, &shares, extensions([budget(1.0)]));
         fate(&setup, &report)
     };
     assert_eq!(send(&honest.public_share, &leader, &helper), None);
@@ -326,30 +330,33 @@ fn a_lie_in_the_shares_is_caught_by_the_proof() {
     raised[0] ^= 1;
     assert_eq!(
         send(&honest.public_share, &raised, &helper),
-        Some(Refusal::InvalidProof)
+        Some(ReportRefusal::InvalidProof)
     );
     // The helper's share is the seed of random numbers.
     let mut reseeded = helper.clone();
     reseeded[0] ^= 1;
     assert_eq!(
         send(&honest.public_share, &leader, &reseeded),
-        Some(Refusal::InvalidProof)
+        Some(ReportRefusal::InvalidProof)
     );
     let mut public = honest.public_share.clone();
     public[0] ^= 1;
-    assert_eq!(send(&public, &leader, &helper), Some(Refusal::InvalidProof));
+    assert_eq!(
+        send(&public, &leader, &helper),
+        Some(ReportRefusal::InvalidProof)
+    );
     // Shares of another length.
     assert_eq!(
         send(&honest.public_share, &leader[1..], &helper),
-        Some(Refusal::InvalidShare)
+        Some(ReportRefusal::InvalidShare)
     );
     assert_eq!(
         send(&honest.public_share, &leader, &leader),
-        Some(Refusal::InvalidShare)
+        Some(ReportRefusal::InvalidShare)
     );
     assert_eq!(
         send(&honest.public_share[1..], &leader, &helper),
-        Some(Refusal::InvalidShare)
+        Some(ReportRefusal::InvalidShare)
     );
     // The proof is bound to the id and to the task.
     let elsewhere = task
@@ -359,23 +366,23 @@ fn a_lie_in_the_shares_is_caught_by_the_proof() {
     let [leader, helper] = elsewhere.input_shares;
     assert_eq!(
         send(&elsewhere.public_share, &leader, &helper),
-        Some(Refusal::InvalidProof)
+        Some(ReportRefusal::InvalidProof)
     );
     // A secret extension that the aggregators do not know.
     let [leader, helper] = honest.input_shares;
     let mut shares = [plain(&leader), plain(&helper)];
     shares[1].private_extensions = extensions([budget(1.0)]);
     let public = extensions([budget(1.0)]);
-    let report = forged(task, id, &honest.public_share, shares, public);
-    assert_eq!(fate(&setup, &report), Some(Refusal::Extensions));
+    let report = forged(task, id, &honest.public_share, &shares, public);
+    assert_eq!(fate(&setup, &report), Some(ReportRefusal::Extensions));
 }
 
 /// A VDAF for clients that encode what they like and prove it as well as they can. Everything but
 /// the encoding is that of Prio3L1BoundSum.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Liar(L1BoundSum<Field128, ParallelSum<Field128, Mul>>);
+struct LyingType(L1BoundSum<Field128, ParallelSum<Field128, Mul>>);
 
-impl Flp for Liar {
+impl Flp for LyingType {
     type Field = Field128;
 
     fn gadget(&self) -> Vec<Box<dyn Gadget<Field128>>> {
@@ -421,7 +428,7 @@ impl Flp for Liar {
     }
 }
 
-impl Type for Liar {
+impl Type for LyingType {
     type Measurement = Vec<u128>;
     type AggregateResult = Vec<u128>;
 
@@ -446,7 +453,7 @@ impl Type for Liar {
 /// two as in older drafts: 6 and 7 have as many bits as 5.
 #[test]
 fn a_sum_above_the_bound_is_refused() {
-    let setup = Setup::new(&terms(2, 5));
+    let setup = TaskSetup::new(&terms(2, 5));
     let task = &setup.task;
     let honest = seal(task, &[5, 1], micro(1.0), NOW);
     assert!(honest.is_err(), "an honest client");
@@ -454,8 +461,8 @@ fn a_sum_above_the_bound_is_refused() {
         assert_eq!(fate(&setup, &setup.report(&histogram, 1.0)), None);
     }
     let chunk = task.parameters().chunk_length as usize;
-    let liar = Liar(L1BoundSum::new(5, 2, chunk).unwrap());
-    let liar: Prio3<Liar, XofTurboShake128, 32> = Prio3::new(2, 1, 7, liar).unwrap();
+    let liar = LyingType(L1BoundSum::new(5, 2, chunk).unwrap());
+    let liar: Prio3<LyingType, XofTurboShake128, 32> = Prio3::new(2, 1, 7, liar).unwrap();
     // Each bucket has three digits, which count 1, 2 and 2. Then comes the sum, in the same form.
     let cases = [
         ("honest", [1, 0, 0, 1, 1, 0, 0, 1, 1], None),
@@ -474,8 +481,8 @@ fn a_sum_above_the_bound_is_refused() {
         let public_share = public_share.get_encoded().unwrap();
         let shares = [0, 1].map(|at: usize| plain(&shares[at].get_encoded().unwrap()));
         let public = extensions([budget(1.0)]);
-        let report = forged(task, id, &public_share, shares, public);
-        let expected = refused.map(|()| Refusal::InvalidProof);
+        let report = forged(task, id, &public_share, &shares, public);
+        let expected = refused.map(|()| ReportRefusal::InvalidProof);
         assert_eq!(fate(&setup, &report), expected, "{name}");
     }
 }
@@ -484,11 +491,11 @@ fn a_sum_above_the_bound_is_refused() {
 /// good ones.
 #[test]
 fn wrong_reports_do_not_disturb_the_others() {
-    let setup = Setup::new(&terms(3, 10));
+    let setup = TaskSetup::new(&terms(3, 10));
     let good: Vec<_> = (0..40)
         .map(|_| setup.report(&[1, 2, 3], NO_NOISE))
         .collect();
-    let other = Setup::new(&terms(3, 10));
+    let other = TaskSetup::new(&terms(3, 10));
     let mut reports = good.clone();
     reports.push(good[0].clone()); // a copy beside the original
     reports.insert(1, good[1].clone());
@@ -506,10 +513,10 @@ fn wrong_reports_do_not_disturb_the_others() {
     assert_eq!(
         refused,
         [
-            (Refusal::Malformed, 1),
-            (Refusal::BudgetTooSmall, 1),
-            (Refusal::Replayed, 2),
-            (Refusal::Undecryptable, 2),
+            (ReportRefusal::Malformed, 1),
+            (ReportRefusal::BudgetTooSmall, 1),
+            (ReportRefusal::Replayed, 2),
+            (ReportRefusal::Undecryptable, 2),
         ]
     );
     let epsilon = micro(NO_NOISE);

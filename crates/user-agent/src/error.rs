@@ -9,7 +9,8 @@ use crate::site::SiteError;
 /// The error of a call, one variant for each kind that the draft names.
 ///
 /// A call fails only because of what the page passed, because it lacks user activation, or because
-/// its site made too many calls. The page knows all of these. Nothing that is stored, spent or disabled can make a call fail.
+/// its site made too many calls. The page knows all of these. Nothing that is stored, spent or
+/// disabled can make a call fail.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ApiError {
     /// A `RangeError`.
@@ -88,8 +89,8 @@ pub struct NotAllowed {
     pub(crate) allowed_ms: i64,
 }
 
-/// A conversion of a site that asked for more reports, or larger ones, than can be made for one site
-/// within the delay.
+/// A conversion of a site that asked for more reports, or larger ones, than can be made for one
+/// site within the delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("this site asked for too many reports; ask again in {delay_ms} ms")]
 pub struct TooManyReports {

@@ -75,8 +75,8 @@ pub(crate) fn sealing_units(size: HistogramSize, max_value: u32) -> u32 {
     elements.saturating_add(ENCRYPTION)
 }
 
-/// A report that is not sealed yet. Only a [`Gate`](crate::Gate) can read it. Sealing takes time, and
-/// needs neither the store nor the user agent, so another thread can do it.
+/// A report that is not sealed yet. Only a [`Gate`](crate::Gate) can read it. Sealing takes time,
+/// and needs neither the store nor the user agent, so another thread can do it.
 #[derive(Clone, PartialEq)]
 pub struct UnsealedReport {
     pub(crate) envelope: Envelope,

@@ -9,8 +9,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bigbird::{Profile, Timestamp};
-use bigbird_user_agent::protocol::{Arrivals, Player, ServeOptions, StreamClock, serve};
-use bigbird_user_agent::{Config, MemoryStore, MemoryTransaction, Storage, UserAgent};
+use bigbird_user_agent::protocol::{Arrivals, Pace, Player, ServeOptions, StreamClock, serve};
+use bigbird_user_agent::{
+    Config, MemoryStore, MemoryTransaction, Report, Seal, Storage, UserAgent, Withhold,
+};
 use common::{FixedRandomness, SERVICE};
 use serde_json::{Value, json};
 
@@ -50,12 +52,22 @@ struct Session {
 
 impl Session {
     fn start(limits: Arrivals) -> Self {
+        Self::sealing(limits, Pace::default().sealing_of_site, Withhold)
+    }
+
+    /// A session with a limit on sealing, and a sealer.
+    fn sealing(
+        limits: Arrivals,
+        sealing_of_site: u32,
+        sealer: impl Seal + Send + Sync + 'static,
+    ) -> Self {
         let mut config = Config::new(Profile::BigBird)
             .with_service(SERVICE)
             .for_testing();
         config.pace.delay = DELAY;
         config.pace.conversions = limits;
         config.pace.impressions = limits;
+        config.pace.sealing_of_site = sealing_of_site;
         let open = Arc::new((Mutex::new(true), Condvar::new()));
         let gated = Gated {
             memory: MemoryStore::new(),
@@ -70,7 +82,7 @@ impl Session {
                 warn: |told| panic!("{told}"),
                 handle: || 7,
             };
-            let player = Player::new(agent, None);
+            let player = Player::new(agent.sealing(sealer), None);
             let player = serve(player, BufReader::new(theirs), ours, serving).unwrap();
             player.agent.into_storage().memory
         });
@@ -262,4 +274,87 @@ fn asking_to_be_forgotten_too_often_is_put_off_and_done() {
     session.receive();
     let stored = session.finish();
     assert_eq!(stored.impressions().len(), 0);
+}
+
+/// A sealer that says what it would seal.
+#[derive(Debug)]
+struct Telling;
+
+impl Seal for Telling {
+    fn seal(&self, report: &Report<'_>) -> Vec<u8> {
+        format!("{} {:?}", report.caller, report.histogram.buckets()).into_bytes()
+    }
+}
+
+/// Every conversion has a sealed report: one that was measured, one over a limit, and one that was
+/// not ready.
+#[test]
+fn every_conversion_is_answered_with_a_sealed_report() {
+    let few = Arrivals {
+        of_site: 1,
+        of_all: 2,
+    };
+    let base64 = |text: &str| match text {
+        "shop.example [0, 1]" => "c2hvcC5leGFtcGxlIFswLCAxXQ==",
+        "shop.example [0, 0]" => "c2hvcC5leGFtcGxlIFswLCAwXQ==",
+        _ => panic!("{text}"),
+    };
+    let mut session = Session::sealing(few, u32::MAX, Telling);
+    session.send(&save(1));
+    session.receive();
+    session.send(&measure(2));
+    let expected = base64("shop.example [0, 1]");
+    assert_eq!(session.receive()["report"], expected);
+    // The store is stuck, so this one is not ready, if it is taken.
+    session.let_through(false);
+    let nothing = base64("shop.example [0, 0]");
+    for id in 3..6 {
+        session.send(&measure(id));
+    }
+    for _ in 3..6 {
+        let answer = session.receive();
+        assert_eq!(
+            (&answer["ok"], &answer["report"]),
+            (&json!(true), &json!(nothing))
+        );
+    }
+    session.let_through(true);
+    assert!(session.end().is_empty());
+}
+
+/// A site that asks for more reports than are made for one site is told so at once, even while the
+/// store is stuck. Other sites notice nothing.
+#[test]
+fn a_site_that_floods_is_rejected_and_others_are_not() {
+    let mut session = Session::sealing(MANY, 1000, Withhold);
+    session.send(&save(1));
+    session.receive();
+    // Alone it is larger than the limit, whatever else the machine does.
+    let large = |id: u64| {
+        let mut request = measure(id);
+        request["site"] = json!("flood.example");
+        request["options"]["histogramSize"] = json!(1000);
+        request
+    };
+    session.let_through(false);
+    for id in 2..50 {
+        session.send(&large(id));
+        let answer = session.receive();
+        assert_eq!(answer["id"], id);
+        assert_eq!(
+            (&answer["error"], &answer["name"]),
+            (&json!("DOMException"), &json!("QuotaExceededError"))
+        );
+        assert_eq!(
+            answer["message"],
+            "QuotaExceededError: this site asked for too many reports; ask again in 50 ms"
+        );
+    }
+    session.let_through(true);
+    session.send(&measure(50));
+    assert_eq!(
+        session.receive(),
+        json!({"ok": true, "id": 50, "histogram": [0, 1]})
+    );
+    assert!(session.end().is_empty());
 }

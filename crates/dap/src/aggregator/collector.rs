@@ -3,7 +3,7 @@
 use prio::field::{Field128, FieldElementWithInteger as _};
 use serde::Serialize;
 
-use super::noise::{Noise, NoiseSource};
+use super::noise::{LaplaceNoise, NoiseSource};
 use super::sum::AggregateSum;
 
 /// Puts the shares of a result together. It sees nothing but noised sums.
@@ -29,7 +29,7 @@ impl Collector {
         leader: &AggregateSum,
         helper: &AggregateSum,
         reports: u64,
-        noise: &Noise,
+        noise: &LaplaceNoise,
         source: NoiseSource,
     ) -> NoisedHistogram {
         let mut sum = leader.clone();

@@ -9,9 +9,9 @@ mod sum;
 mod verify;
 
 pub use collector::{Collector, NoisedHistogram};
-pub use noise::{Noise, NoiseError, NoiseSource};
+pub use noise::{LaplaceNoise, NoiseError, NoiseSource};
 pub use process::{Aggregation, AggregationError, RefusedReport, ReportTally};
-pub use refusal::{Acceptance, Refusal};
+pub use refusal::{Acceptance, ReportRefusal};
 pub use store::{
     AggregationStore, AggregationStoreError, BatchQueryError, BatchState, BatchSums, VerifiedReport,
 };

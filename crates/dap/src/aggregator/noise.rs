@@ -1,4 +1,4 @@
-//! Noise: the discrete Laplace distribution, sampled exactly.
+//! LaplaceNoise: the discrete Laplace distribution, sampled exactly.
 //!
 //! A report moves the sum by at most 2·maxValue (from one bucket to another), so noise of scale λ =
 //! 2·maxValue/ε makes the sum ε-differentially private. That is the same λ by which devices charge
@@ -57,7 +57,7 @@ impl NoiseSource {
 
 /// The noise of one query: discrete Laplace of scale 2·maxValue/ε.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Noise {
+pub struct LaplaceNoise {
     max_value: u64,
     epsilon: MicroEpsilon,
 }
@@ -72,7 +72,7 @@ pub struct NoiseError {
 /// The number of microepsilons in one epsilon.
 const MICRO: u128 = 1_000_000;
 
-impl Noise {
+impl LaplaceNoise {
     /// The noise for reports of at most `max_value`, at an epsilon.
     ///
     /// # Errors

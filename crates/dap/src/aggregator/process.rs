@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use thiserror::Error;
 
 use super::collector::{Collector, NoisedHistogram};
-use super::noise::{Noise, NoiseSource};
-use super::refusal::{Acceptance, Refusal};
+use super::noise::{LaplaceNoise, NoiseSource};
+use super::refusal::{Acceptance, ReportRefusal};
 use super::store::{
     AggregationStore, AggregationStoreError, BatchQueryError, BatchState, BatchSums, VerifiedReport,
 };
@@ -40,10 +40,10 @@ struct AggregatorPair {
 
 impl AggregatorPair {
     /// Verifies a report, unless it was counted before.
-    fn verify(&self, report: DapReport, counted: bool) -> Result<VerifiedReport, Refusal> {
+    fn verify(&self, report: DapReport, counted: bool) -> Result<VerifiedReport, ReportRefusal> {
         self.leader.check(&report.metadata)?;
         if counted {
-            return Err(Refusal::Replayed);
+            return Err(ReportRefusal::Replayed);
         }
         let id = report.metadata.report_id;
         let (state, share) = self.leader.begin(report)?;
@@ -76,7 +76,7 @@ pub struct ReportTally {
     /// The number of reports that were counted.
     pub accepted: u64,
     /// The number of reports that were refused, by reason.
-    pub refused: BTreeMap<Refusal, u64>,
+    pub refused: BTreeMap<ReportRefusal, u64>,
 }
 
 /// A report that was refused.
@@ -87,14 +87,14 @@ pub struct RefusedReport {
     /// Its id, if it could be read.
     pub id: Option<ReportId>,
     /// The reason.
-    pub reason: Refusal,
+    pub reason: ReportRefusal,
 }
 
 /// The result of verifying a report.
-type VerificationResult = Result<VerifiedReport, (Option<ReportId>, Refusal)>;
+type VerificationResult = Result<VerifiedReport, (Option<ReportId>, ReportRefusal)>;
 
 /// The id of a report, if it could be read, and why the report was refused, if it was.
-type ReportFate = (Option<ReportId>, Option<Refusal>);
+type ReportFate = (Option<ReportId>, Option<ReportRefusal>);
 
 /// The most reports, and about the most bytes, that are verified before they are written.
 const PORTION: usize = 4096;
@@ -226,7 +226,7 @@ impl Aggregation {
                     let verified = pair.verify(report, counted);
                     verified.map_err(|reason| (Some(id), reason))
                 }
-                None => Err((None, Refusal::Malformed)),
+                None => Err((None, ReportRefusal::Malformed)),
             })
             .collect();
         let mut outcomes = Vec::with_capacity(verified.len());
@@ -244,7 +244,7 @@ impl Aggregation {
         let taken = outcomes.iter_mut().filter(|(_, reason)| reason.is_none());
         for ((_, reason), new) in taken.zip(new) {
             // The same report may be there twice.
-            *reason = (!new).then_some(Refusal::Replayed);
+            *reason = (!new).then_some(ReportRefusal::Replayed);
         }
         Ok(outcomes)
     }
@@ -260,7 +260,7 @@ impl Aggregation {
         source: NoiseSource,
         rng: &mut R,
     ) -> Result<NoisedHistogram, BatchQueryError> {
-        let noise = Noise::new(self.task().parameters().max_value, epsilon)?;
+        let noise = LaplaceNoise::new(self.task().parameters().max_value, epsilon)?;
         let least = self.task().configuration().min_batch_size;
         let mut sums = self.store.spend(&mut self.batch, epsilon, least)?;
         for (role, share) in [

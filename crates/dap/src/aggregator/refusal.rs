@@ -10,7 +10,7 @@ use crate::task::AggregationTask;
 
 /// Why a report was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Refusal {
+pub enum ReportRefusal {
     /// The bytes are not a report.
     Malformed,
     /// The report has extensions other than the ones it must have.
@@ -34,7 +34,7 @@ pub enum Refusal {
     InvalidProof,
 }
 
-impl Refusal {
+impl ReportRefusal {
     /// All reasons, in the order in which they are checked.
     pub const ALL: [Self; 10] = [
         Self::Malformed,
@@ -66,7 +66,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ReportRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Malformed => "not a report",
@@ -97,24 +97,28 @@ impl Acceptance {
     ///
     /// # Errors
     /// If the report must be refused.
-    pub fn check(&self, task: &AggregationTask, metadata: &ReportMetadata) -> Result<(), Refusal> {
+    pub fn check(
+        &self,
+        task: &AggregationTask,
+        metadata: &ReportMetadata,
+    ) -> Result<(), ReportRefusal> {
         let privacy_budget = task.service().settings().code_points.privacy_budget;
         // A report may not carry what an aggregator does not understand.
         let paid = match metadata.public_extensions.as_slice() {
             [only] if only.extension_type == privacy_budget => {
                 let bytes: Result<[u8; 4], _> = only.data.as_slice().try_into();
-                u32::from_be_bytes(bytes.map_err(|_| Refusal::Extensions)?)
+                u32::from_be_bytes(bytes.map_err(|_| ReportRefusal::Extensions)?)
             }
-            _ => return Err(Refusal::Extensions),
+            _ => return Err(ReportRefusal::Extensions),
         };
         if MicroEpsilon::new(paid.into()) < self.budget {
-            return Err(Refusal::BudgetTooSmall);
+            return Err(ReportRefusal::BudgetTooSmall);
         }
         if metadata.time > *self.times.end() {
-            return Err(Refusal::Future);
+            return Err(ReportRefusal::Future);
         }
         if metadata.time < *self.times.start() {
-            return Err(Refusal::Expired);
+            return Err(ReportRefusal::Expired);
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! What the aggregators must not forget: which reports were counted, and what was spent.
 //!
-//! Everything is in one SQLite file. A report's id and its shares are written in one transaction, so
-//! it is counted once or not at all, whenever the process is killed. What a query spends is durable
-//! before its result exists.
+//! Everything is in one SQLite file. A report's id and its shares are written in one transaction,
+//! so it is counted once or not at all, whenever the process is killed. What a query spends is
+//! durable before its result exists.
 //!
 //! A missing or altered row would count a report twice or refund a budget. So the file is checked
-//! when it is opened, rows carry checksums, and the ids of a task are compared with a digest of them
-//! when a batch of the task is opened. A store that is not right is not used. It cannot notice that the whole file was replaced by an
-//! older copy of itself.
+//! when it is opened, rows carry checksums, and the ids of a task are compared with a digest of
+//! them when a batch of the task is opened. A store that is not right is not used. It cannot notice
+//! that the whole file was replaced by an older copy of itself.
 
 use std::path::Path;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use prio::vdaf::OutputShare;
 use prio::vdaf::prio3::{Prio3InputShare, Prio3PublicShare, Prio3VerifyState};
 use thiserror::Error;
 
-use super::refusal::{Acceptance, Refusal};
+use super::refusal::{Acceptance, ReportRefusal};
 use super::sum::AggregateSum;
 use crate::hpke::EncryptionError;
 use crate::keys::AggregatorKeys;
@@ -61,20 +61,20 @@ impl Party {
         metadata: &ReportMetadata,
         public_share: &[u8],
         encrypted: &HpkeCiphertext,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, ReportRefusal> {
         self.acceptance.check(&self.task, metadata)?;
         let aad = self.task.aad(metadata, public_share);
-        let aad = aad.map_err(|_| Refusal::Malformed)?;
+        let aad = aad.map_err(|_| ReportRefusal::Malformed)?;
         let info = self.task.info(self.keys.role);
         let opened = self.keys.hpke.open(&info, &aad, encrypted);
         let plaintext = opened.map_err(|error| match error {
-            EncryptionError::OtherKey { .. } => Refusal::UnknownKey,
-            _ => Refusal::Undecryptable,
+            EncryptionError::OtherKey { .. } => ReportRefusal::UnknownKey,
+            _ => ReportRefusal::Undecryptable,
         })?;
         let share = PlaintextInputShare::get_decoded(&plaintext);
-        let share = share.map_err(|_| Refusal::InvalidShare)?;
+        let share = share.map_err(|_| ReportRefusal::InvalidShare)?;
         if !share.private_extensions.as_slice().is_empty() {
-            return Err(Refusal::Extensions);
+            return Err(ReportRefusal::Extensions);
         }
         Ok(share.payload)
     }
@@ -140,7 +140,7 @@ impl Leader {
     ///
     /// # Errors
     /// If the report must be refused.
-    pub fn check(&self, metadata: &ReportMetadata) -> Result<(), Refusal> {
+    pub fn check(&self, metadata: &ReportMetadata) -> Result<(), ReportRefusal> {
         self.0.acceptance.check(&self.0.task, metadata)
     }
 
@@ -148,7 +148,7 @@ impl Leader {
     ///
     /// # Errors
     /// If the report must be refused.
-    pub fn begin(&self, report: DapReport) -> Result<(LeaderState, ReportShare), Refusal> {
+    pub fn begin(&self, report: DapReport) -> Result<(LeaderState, ReportShare), ReportRefusal> {
         let DapReport {
             metadata,
             public_share,
@@ -179,7 +179,7 @@ impl Leader {
         id: ReportId,
         LeaderState(state): LeaderState,
         answer: &HelperAnswer,
-    ) -> Result<AggregateSum, Refusal> {
+    ) -> Result<AggregateSum, ReportRefusal> {
         let verification = self.0.verification(id);
         with_vdaf!(&self.0.task.vdaf().0, prio => {
             verification.leader_finish(prio, state, &answer.message)
@@ -214,7 +214,10 @@ impl Helper {
     ///
     /// # Errors
     /// If the report must be refused.
-    pub fn respond(&self, share: &ReportShare) -> Result<(AggregateSum, HelperAnswer), Refusal> {
+    pub fn respond(
+        &self,
+        share: &ReportShare,
+    ) -> Result<(AggregateSum, HelperAnswer), ReportRefusal> {
         let ReportShare {
             metadata,
             public_share,
@@ -242,7 +245,7 @@ impl Verification<'_> {
         prio: &Prio<T>,
         public_share: &[u8],
         share: &[u8],
-    ) -> Result<(Prio3VerifyState<Field128, 32>, Vec<u8>), Refusal> {
+    ) -> Result<(Prio3VerifyState<Field128, 32>, Vec<u8>), ReportRefusal> {
         let (public_share, share) = parse(prio, Role::Leader, public_share, share)?;
         let begun = prio.leader_initialized(
             self.key,
@@ -255,9 +258,12 @@ impl Verification<'_> {
         let Continued {
             message,
             verifier_state,
-        } = begun.map_err(|_| Refusal::InvalidProof)?;
+        } = begun.map_err(|_| ReportRefusal::InvalidProof)?;
         let message = message.get_encoded();
-        Ok((verifier_state, message.map_err(|_| Refusal::InvalidProof)?))
+        Ok((
+            verifier_state,
+            message.map_err(|_| ReportRefusal::InvalidProof)?,
+        ))
     }
 
     fn helper<T: Type<Field = Field128>>(
@@ -266,10 +272,10 @@ impl Verification<'_> {
         public_share: &[u8],
         share: &[u8],
         message: &[u8],
-    ) -> Result<(AggregateSum, HelperAnswer), Refusal> {
+    ) -> Result<(AggregateSum, HelperAnswer), ReportRefusal> {
         let (public_share, share) = parse(prio, Role::Helper, public_share, share)?;
         let message = PingPongMessage::get_decoded(message);
-        let message = message.map_err(|_| Refusal::InvalidProof)?;
+        let message = message.map_err(|_| ReportRefusal::InvalidProof)?;
         let verified = prio
             .helper_initialized(
                 self.key,
@@ -287,10 +293,10 @@ impl Verification<'_> {
                 message,
             }) => {
                 let message = message.get_encoded();
-                let message = message.map_err(|_| Refusal::InvalidProof)?;
+                let message = message.map_err(|_| ReportRefusal::InvalidProof)?;
                 Ok((sum_of(&output_share), HelperAnswer { message }))
             }
-            _ => Err(Refusal::InvalidProof),
+            _ => Err(ReportRefusal::InvalidProof),
         }
     }
 
@@ -299,15 +305,15 @@ impl Verification<'_> {
         prio: &Prio<T>,
         state: Prio3VerifyState<Field128, 32>,
         message: &[u8],
-    ) -> Result<AggregateSum, Refusal> {
+    ) -> Result<AggregateSum, ReportRefusal> {
         let message = PingPongMessage::get_decoded(message);
-        let message = message.map_err(|_| Refusal::InvalidProof)?;
+        let message = message.map_err(|_| ReportRefusal::InvalidProof)?;
         let verified = prio
             .leader_continued(self.context, &(), state, &message)
             .and_then(|continuation| continuation.evaluate(self.context, prio));
         match verified {
             Ok(PingPongState::Finished { output_share }) => Ok(sum_of(&output_share)),
-            _ => Err(Refusal::InvalidProof),
+            _ => Err(ReportRefusal::InvalidProof),
         }
     }
 }
@@ -316,7 +322,7 @@ fn sum_of(output_share: &OutputShare<Field128>) -> AggregateSum {
     AggregateSum(output_share.as_ref().to_vec())
 }
 
-type Shares = (Prio3PublicShare<32>, Prio3InputShare<Field128, 32>);
+type ParsedShares = (Prio3PublicShare<32>, Prio3InputShare<Field128, 32>);
 
 /// Parses the shares of an aggregator.
 fn parse<T: Type<Field = Field128>>(
@@ -324,12 +330,12 @@ fn parse<T: Type<Field = Field128>>(
     role: Role,
     public_share: &[u8],
     share: &[u8],
-) -> Result<Shares, Refusal> {
+) -> Result<ParsedShares, ReportRefusal> {
     let public_share = Prio3PublicShare::get_decoded_with_param(prio, public_share);
     let share = Prio3InputShare::get_decoded_with_param(&(prio, role.aggregator()), share);
     match (public_share, share) {
         (Ok(public_share), Ok(share)) => Ok((public_share, share)),
-        _ => Err(Refusal::InvalidShare),
+        _ => Err(ReportRefusal::InvalidShare),
     }
 }
 
@@ -598,7 +604,7 @@ mod tests {
                         .map(|_| ())
                 }
             };
-            assert_eq!(refusal, Err(Refusal::InvalidProof), "{name}");
+            assert_eq!(refusal, Err(ReportRefusal::InvalidProof), "{name}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn service(settings: TaskSettings) -> (AggregationService, [Aggregato
 }
 
 /// A task, the keys of its aggregators, and batches of it.
-pub(crate) struct Setup {
+pub(crate) struct TaskSetup {
     pub(crate) task: AggregationTask,
     pub(crate) keys: [AggregatorKeys; 2],
 }
@@ -48,7 +48,7 @@ pub(crate) fn micro(epsilon: f64) -> MicroEpsilon {
     MicroEpsilon::from_epsilon(epsilon).unwrap()
 }
 
-impl Setup {
+impl TaskSetup {
     pub(crate) fn new(terms: &TaskTerms<'_>) -> Self {
         Self::with(TaskSettings::new(DapVersion::default()), terms)
     }

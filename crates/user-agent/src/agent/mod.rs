@@ -294,8 +294,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     }
 
     /// Makes calls that arrived together, in their order, with one write. Each call should have a
-    /// user action: [`PageCall::or_by`] adds one. Reports are not sealed yet, so that the next calls
-    /// need not wait for it.
+    /// user action: [`PageCall::or_by`] adds one. Reports are not sealed yet, so that the next
+    /// calls need not wait for it.
     ///
     /// # Errors
     /// If the store failed. Then none of the calls has any effect.

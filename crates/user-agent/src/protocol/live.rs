@@ -3,8 +3,8 @@
 //!
 //! There are four threads. One reads and parses: it knows when a call arrived, answers invalid
 //! calls, and passes valid ones to the [`Scheduler`]. One makes the calls in their order. One seals
-//! reports, those of calls that were made and null ones of calls that were not taken. One writes the
-//! answers, each at its moment.
+//! reports, those of calls that were made and null ones of calls that were not taken. One writes
+//! the answers, each at its moment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, BufWriter, Write};

@@ -14,9 +14,9 @@
 //!   that the machine is slower than configured. Misses are all that time can still show.
 //! * A conversion over a limit is answered null at its moment, and an impression over a limit is
 //!   answered like any other. Nothing is read or written for them.
-//! * A null report must be sealed like any other, and that is work too. So the sealing that one site
-//!   can cause is limited as well, and calls beyond that are rejected at once. There is no such limit
-//!   for all sites together: one site would notice that others called.
+//! * A null report must be sealed like any other, and that is work too. So the sealing that one
+//!   site can cause is limited as well, and calls beyond that are rejected at once. There is no
+//!   such limit for all sites together: one site would notice that others called.
 //!
 //! [`Scheduler`] implements these rules without a clock, a thread or a store. Its owner says when a
 //! call arrives, what was finished, and what time it is.
@@ -40,9 +40,9 @@ pub struct Pace {
     /// The limits on the conversions that are taken within one delay.
     pub conversions: Arrivals,
     /// The limit on the reports of one top-level site that are sealed within one delay, whether or
-    /// not its conversions are taken. It counts [units](crate::ConversionCall::sealing_units). Calls over
-    /// this limit are rejected. It depends on the calls of that site alone, so it tells the site
-    /// nothing. At least one report of the largest size should fit.
+    /// not its conversions are taken. It counts [units](crate::ConversionCall::sealing_units).
+    /// Calls over this limit are rejected. It depends on the calls of that site alone, so it tells
+    /// the site nothing. At least one report of the largest size should fit.
     pub sealing_of_site: u32,
     /// The limits on the impressions that are saved within one delay. They count
     /// [units](bigbird::Impression::units), because each name that an impression brings is work
@@ -256,8 +256,8 @@ impl<W, A> Scheduler<W, A> {
         self.waiting.pop_front()
     }
 
-    /// Sets the answer of a conversion that is done, or that was not taken. If it was answered already, this changes
-    /// nothing.
+    /// Sets the answer of a conversion that is done, or that was not taken. If it was answered
+    /// already, this changes nothing.
     pub fn finish(&mut self, ticket: Ticket, answer: A) {
         if let Some(unanswered) = self.unanswered(ticket) {
             unanswered.ready = Some(answer);
