@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use bigbird::MicroEpsilon;
 use bigbird_dap::messages::{DapReport, Decode as _};
 use bigbird_dap::{
-    Aggregation, AggregationError, AggregationStore, AggregationTask, BatchState, NoiseSource,
-    NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
+    Aggregation, AggregationError, AggregationStore, AggregationStoreError, AggregationTask,
+    BatchState, NoiseSource, NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
 };
 use bigbird_lab::text::grouped;
 use bigbird_user_agent::{Localhost, Site};
@@ -154,17 +154,20 @@ pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
         .store
         .clone()
         .unwrap_or_else(|| operated.folder.join("aggregator.store"));
-    let store = AggregationStore::open(&path)
+    let mut store = AggregationStore::open(&path)
         .map_err(|error| CommandError::because(format!("{}: {error}", path.display())))?;
     let now = args.now.unwrap_or_else(|| wall_clock().0.div_euclid(1000));
     let oldest = now.saturating_sub(DAY.saturating_mul(args.max_age_days.into()));
     let times = task.time(oldest)..=task.time(now.saturating_add(AHEAD));
-    // A batch that only is queried again must exist.
-    let budget = match args.reports.is_empty() {
-        true => budget,
-        false => budget.or(Some(epsilon)),
+    // A batch that exists keeps its budget, and one that is only queried must exist.
+    let name = args.batch.as_str();
+    let budget = match store.batch(&task, name, None) {
+        Err(AggregationStoreError::NoBatch(_)) if !args.reports.is_empty() => {
+            budget.or(Some(epsilon))
+        }
+        _ => budget,
     };
-    let batch = (args.batch.as_str(), budget);
+    let batch = (name, budget);
     let aggregation = Aggregation::new::<io::Error>(store, operated.keys, &task, batch, times);
     let aggregation = aggregation.map_err(|error| CommandError::because(error.to_string()))?;
     let mut aggregation = aggregation.in_portions_of(args.portion);
@@ -274,7 +277,11 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            fs::metadata(path).map_err(|error| failed(path, &error))?;
+            let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
+            if !metadata.is_file() {
+                let told = format!("{} is neither a file nor a folder", path.display());
+                return Err(CommandError::unreadable(told));
+            }
             files.push(path.clone());
             continue;
         }
@@ -353,12 +360,14 @@ enum Opened {
 }
 
 /// Opens a file, and tells one report from many by looking: a file has many if it begins with the
-/// length of a report, and the report.
+/// length of a report and the report, or if it consists of lengths and as many bytes to its end. A
+/// report begins with random bytes, so it does not look like that.
 fn open(path: &Path) -> io::Result<Opened> {
     let size = fs::metadata(path)?.len();
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
     let first = next_of_many(&mut file)?;
-    if first.is_some_and(|first| DapReport::get_decoded(&first).is_ok()) {
+    let begins = first.is_some_and(|first| DapReport::get_decoded(&first).is_ok());
+    if begins || is_chain(path, size)? {
         let file = BufReader::with_capacity(1 << 20, File::open(path)?);
         return Ok(Opened::Many(file));
     }
@@ -368,6 +377,23 @@ fn open(path: &Path) -> io::Result<Opened> {
         File::open(path)?.take(LARGEST).read_to_end(&mut report)?;
     }
     Ok(Opened::One(report))
+}
+
+/// True if a file consists of lengths and as many bytes, to its end.
+fn is_chain(path: &Path, size: u64) -> io::Result<bool> {
+    let mut file = BufReader::new(File::open(path)?);
+    let mut at = 0;
+    while at < size {
+        let mut length = [0; 4];
+        if size - at < 4 {
+            return Ok(false);
+        }
+        file.read_exact(&mut length)?;
+        let length = u32::from_be_bytes(length);
+        at += 4 + u64::from(length);
+        file.seek_relative(length.into())?;
+    }
+    Ok(at == size && size > 0)
 }
 
 /// The next report of a file with many. A report that is cut short is returned as far as it goes.

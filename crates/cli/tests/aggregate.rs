@@ -146,8 +146,28 @@ fn exported_reports_are_summed_from_one_file() {
         assert_eq!(fs::read(out.join("task-id.bin")).unwrap().len(), 32);
         let uploaded = fs::metadata(out.join("upload-0.bin")).unwrap().len();
         assert_eq!(uploaded, 45 * task["bytesPerReport"].as_u64().unwrap());
-        // The file is cut in the middle of its last report.
+        // The first report is not one, and the others are counted.
         let mut prefixed = fs::read(out.join("reports.bin")).unwrap();
+        let mut first = prefixed.clone();
+        first[4 + 24..4 + 30].fill(0xff);
+        let first_wrong = out.join("first-wrong.bin");
+        fs::write(&first_wrong, first).unwrap();
+        let flags = format!("--histogram-size 5 --max-value 10 --vdaf {vdaf} --no-query");
+        let counted = aggregate(
+            &out,
+            &format!(
+                "{flags} --batch-epsilon 4294 --batch other {}",
+                first_wrong.display()
+            ),
+        );
+        let counted = answer(&counted);
+        assert_eq!(
+            (&counted["accepted"], &counted["reports"]),
+            (&json!(44), &json!(44))
+        );
+        assert_eq!(counted["refused"], json!({"malformed": 1}));
+        fs::remove_file(out.join("aggregator.store")).unwrap();
+        // The file is cut in the middle of its last report.
         prefixed.truncate(prefixed.len() - 10);
         let cut = out.join("cut.bin");
         fs::write(&cut, prefixed).unwrap();

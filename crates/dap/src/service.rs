@@ -399,6 +399,16 @@ impl ServiceEntry {
                 ),
             ));
         }
+        if https(&self.leader)?.1 == https(&self.helper)?.1 {
+            let told = "the leader and the helper must have different URLs";
+            return Err((self.helper.span(), told.to_owned()));
+        }
+        let key = |given| hpke_config(given).map(|recipient| recipient.config().public_key.clone());
+        if key(&self.leader_hpke_config)? == key(&self.helper_hpke_config)? {
+            let told = "the leader and the helper must have different keys: who has both shares can \
+                        read every report";
+            return Err((self.helper_hpke_config.span(), told.to_owned()));
+        }
         Ok(AggregationService::new(
             &https(&self.url)?.0,
             settings,

@@ -18,7 +18,7 @@
 //! | configure a user agent | [`Config`], [`Limits`], [`bigbird::Profile`] |
 //! | store its data | [`Storage`], [`View`], [`ChangeSet`], [`MemoryStore`] |
 //! | change the rules of epochs in the field | [`Rules`], [`Timeline`], [`UserAgent::new`] |
-//! | seal reports, so that they may leave the device | [`Report`], [`Seal`] |
+//! | seal reports, so that they may leave the device | [`Report`], [`Seal`]; `bigbird-dap` encrypts them |
 //! | share a conversion among intermediaries | [`UserAgent::create_shared_conversion`], [`UserAgent::take_share`] |
 //! | drive a user agent with lines of JSON | [`protocol`] |
 //! | understand a null report | [`UserAgent::explain`], [`Explanation`] |

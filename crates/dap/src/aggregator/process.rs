@@ -166,7 +166,11 @@ impl Aggregation {
         reports: impl IntoIterator<Item = Result<Vec<u8>, E>>,
         mut refused: impl FnMut(RefusedReport),
     ) -> Result<ReportTally, AggregationError<E>> {
-        let mut reports = reports.into_iter();
+        let mut reports = reports.into_iter().peekable();
+        if self.batch.queries > 0 && reports.peek().is_some() {
+            let name = self.batch.name.clone();
+            return Err(AggregationStoreError::Collected(name).into());
+        }
         let mut tally = ReportTally::default();
         let mut place = 0;
         // The shares of a verified report have 16 bytes a bucket and aggregator.

@@ -187,6 +187,14 @@ impl AggregationStore {
     /// # Errors
     /// If the file cannot be used. It is never replaced.
     pub fn open(path: &Path) -> Result<Self, AggregationStoreError> {
+        // Both shares of a sum are in the file, so nobody but its owner may read it.
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt as _;
+            let mut options = std::fs::OpenOptions::new();
+            // If it exists or cannot be created, SQLite says so.
+            let _ = options.write(true).create_new(true).mode(0o600).open(path);
+        }
         Self::prepare(Connection::open(path)?)
     }
 

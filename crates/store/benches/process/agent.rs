@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bigbird::{FilterKind, Profile, ReadLimits, Timestamp};
+use bigbird_dap::{AggregationService, ConfiguredServices, DapSealer};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::protocol::{
     Arrivals, Pace, Player, Reason, ServeOptions, StreamClock, serve as serve_stream,
@@ -206,6 +207,13 @@ pub fn total(gate: &Gate, answer: PageAnswer) -> u64 {
     }
 }
 
+/// A sealer to keys that nobody has: it does all the work of sealing.
+fn sealer() -> DapSealer {
+    let mut services = ConfiguredServices::new();
+    services.insert(AggregationService::without_operator(SERVICE).unwrap());
+    DapSealer::new(services)
+}
+
 /// Opens a store, or creates it.
 pub fn open(setup: &Setup, path: &Path) -> UserAgent<SqliteStore, SystemRandomness> {
     let store = SqliteStore::open_or_create(path, &StoreOptions::default()).unwrap();
@@ -216,6 +224,7 @@ pub fn open(setup: &Setup, path: &Path) -> UserAgent<SqliteStore, SystemRandomne
         wall_clock(),
     )
     .unwrap()
+    .sealing(sealer())
 }
 
 /// Runs the child: prepares a store in memory, or opens the file, which is already prepared, and
@@ -223,7 +232,8 @@ pub fn open(setup: &Setup, path: &Path) -> UserAgent<SqliteStore, SystemRandomne
 pub fn serve(setup: &Setup, steps: impl Iterator<Item = AgentStep>) {
     match &setup.store {
         None => {
-            let mut agent = UserAgent::in_memory(setup.config(), SystemRandomness::new().unwrap());
+            let randomness = SystemRandomness::new().unwrap();
+            let mut agent = UserAgent::in_memory(setup.config(), randomness).sealing(sealer());
             let Ok(()) = prepare(&mut agent, steps);
             answer(agent);
         }
