@@ -283,8 +283,12 @@ impl ConversionCall {
         }
     }
 
-    /// The work to seal its report: about a microsecond for each unit.
+    /// The work to seal its report: about a microsecond for each unit. A shared conversion has no
+    /// report.
     pub fn sealing_units(&self) -> u32 {
+        if self.creates_shared() {
+            return 1;
+        }
         sealing_units(self.valid.histogram_size, self.valid.terms.max_value())
     }
 

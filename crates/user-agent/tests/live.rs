@@ -358,3 +358,90 @@ fn a_site_that_floods_is_rejected_and_others_are_not() {
     );
     assert!(session.end().is_empty());
 }
+
+/// A sealer that waits until it is let through.
+#[derive(Debug, Clone, Default)]
+struct Stuck(Arc<(Mutex<bool>, Condvar)>);
+
+impl Seal for Stuck {
+    fn seal(&self, _: &Report<'_>) -> Vec<u8> {
+        let (open, changed) = &*self.0;
+        let mut open = open.lock().unwrap();
+        while !*open {
+            open = changed.wait(open).unwrap();
+        }
+        vec![7]
+    }
+}
+
+/// Reports that are not sealed in time make nobody else wait: they come late, and every one comes.
+#[test]
+fn a_stuck_sealer_delays_only_reports() {
+    let stuck = Stuck::default();
+    let mut session = Session::sealing(MANY, u32::MAX, stuck.clone());
+    session.send(&save(1));
+    session.receive();
+    let begin = Instant::now();
+    for id in 2..6 {
+        session.send(&measure(id));
+    }
+    while begin.elapsed() < 3 * DELAY {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // They are overdue. Other requests are answered all the same.
+    session.send(&save(6));
+    assert_eq!(session.receive(), json!({"ok": true, "id": 6}));
+    session.send(&json!({"event": "status", "id": 7}));
+    let status = session.receive();
+    assert_eq!((&status["id"], &status["missed"]), (&json!(7), &json!(4)));
+    *stuck.0.0.lock().unwrap() = true;
+    stuck.0.1.notify_all();
+    let mut ids: Vec<u64> = session
+        .end()
+        .iter()
+        .map(|answer| {
+            assert_eq!(answer["report"], "Bw==");
+            answer["id"].as_u64().unwrap()
+        })
+        .collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [2, 3, 4, 5]);
+}
+
+/// A sealer that panics.
+#[derive(Debug)]
+struct Panicking;
+
+impl Seal for Panicking {
+    fn seal(&self, _: &Report<'_>) -> Vec<u8> {
+        panic!("no random numbers")
+    }
+}
+
+/// A sealer that panics ends the stream with an error. Nobody waits for it.
+#[test]
+fn a_sealer_that_panics_ends_the_stream() {
+    let mut config = Config::new(Profile::BigBird).with_service(SERVICE);
+    config.pace.delay = DELAY;
+    let (theirs, mut input) = pipe().unwrap();
+    let (_output, ours) = pipe().unwrap();
+    let agent = UserAgent::in_memory(config, FixedRandomness).sealing(Panicking);
+    writeln!(input, "{}", measure(1)).unwrap();
+    let serving = ServeOptions {
+        clock: StreamClock::Wall(|| Timestamp(1_700_000_000_000)),
+        warn: |_| {},
+        handle: || 7,
+    };
+    // The input stays open.
+    let served = serve(
+        Player::new(agent, None),
+        BufReader::new(theirs),
+        ours,
+        serving,
+    );
+    assert_eq!(
+        served.map(|_| ()).unwrap_err().to_string(),
+        "the thread that seals reports panicked"
+    );
+    drop(input);
+}

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bigbird::{FilterKind, Profile, ReadLimits, Timestamp};
-use bigbird_user_agent::protocol::{Arrivals, Moment, Pace, Scheduler, Ticket};
+use bigbird_user_agent::protocol::{Arrivals, ConversionArrival, Moment, Pace, Scheduler, Ticket};
 use bigbird_user_agent::{
     Action, Call, Config, ConversionOptions, ImpressionOptions, PageAnswer, PageCall, UserAgent,
 };
@@ -225,7 +225,8 @@ fn pace() -> Pace {
     Pace {
         delay: DELAY,
         conversions: CONVERSIONS,
-        sealing_of_site: u32::MAX,
+        // Some calls of the busiest site are rejected.
+        sealing_of_site: 14,
         impressions: Arrivals {
             of_site: 20,
             of_all: 60,
@@ -344,12 +345,14 @@ impl Host {
                 let limited = self.flaw == Some(HostFlaw::LimitsCountUnfinishedWork);
                 if limited && self.unfinished >= CONVERSIONS.of_all / 15 {
                     self.seen.releases.push((now + DELAY, number, 5));
-                } else if self
-                    .scheduler
-                    .conversion(now, call.site(), 1, number, (number, vec![0; 5]))
-                    .is_taken()
-                {
-                    self.unfinished += 1;
+                } else {
+                    let null = (number, vec![0; 5]);
+                    match self.scheduler.conversion(now, call.site(), 1, number, null) {
+                        ConversionArrival::Taken(_) => self.unfinished += 1,
+                        ConversionArrival::Null(_) => {}
+                        // An error, at once.
+                        ConversionArrival::Rejected => self.seen.releases.push((now, number, 0)),
+                    }
                 }
             }
         }

@@ -22,7 +22,7 @@ use super::request::AgentRequest;
 use super::schedule::{ConversionArrival, Moment, Scheduler, Ticket};
 use super::serve::{ServeOptions, Server, page_call, read_line};
 use crate::agent::PageAnswer;
-use crate::call::{ConversionCall, PageCall};
+use crate::call::PageCall;
 use crate::error::{ApiError, TooManyReports};
 use crate::gate::Gate;
 use crate::randomness::Randomness;
@@ -31,8 +31,9 @@ use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::Storage;
 
-/// The most bytes of calls and answers that are kept. If there are more, reading waits.
-const MOST_BYTES: usize = 64 << 20;
+/// The most bytes of calls and answers that are kept. If there are more, reading waits. One thread
+/// seals no more than 90 MB of answers within two seconds.
+const MOST_BYTES: usize = 128 << 20;
 
 /// The most calls that share a write.
 const GROUP: usize = 256;
@@ -67,11 +68,25 @@ struct Reply {
 enum ReplyKind {
     /// The answer with its result.
     Line(String),
-    /// A null answer, for a conversion that was not ready at its moment. Its report is sealed when
-    /// it is written: it is hardly ever needed.
+    /// A null answer whose report is not sealed yet, for a conversion that is not ready.
     Null(Box<NullReply>),
 }
 
+impl Reply {
+    fn line(line: String) -> Self {
+        Self {
+            bytes: WAITING + line.len(),
+            what: ReplyKind::Line(line),
+        }
+    }
+
+    /// True if there is a report to seal before it can be written.
+    fn is_unsealed(&self) -> bool {
+        matches!(&self.what, ReplyKind::Null(null) if null.handle.is_none())
+    }
+}
+
+#[derive(Clone)]
 struct NullReply {
     id: Option<Value>,
     handle: Option<SharedConversion>,
@@ -92,14 +107,12 @@ impl NullReply {
 struct SealingTask {
     report: UnsealedReport,
     id: Option<Value>,
-    bytes: usize,
+    /// True if the conversion was not taken.
+    over_limit: bool,
 }
 
-/// The approximate number of bytes of a conversion that waits for its answer. A report has some 24
-/// characters for each unit of sealing.
-fn waiting_bytes(conversion: &ConversionCall) -> usize {
-    512 + 24 * conversion.sealing_units() as usize
-}
+/// The approximate number of bytes of a conversion that waits for its answer.
+const WAITING: usize = 512;
 
 struct LiveState {
     scheduler: Scheduler<Task, Reply>,
@@ -108,15 +121,34 @@ struct LiveState {
     to_forget: BTreeMap<Site, (Moment, Timestamp)>,
     /// Reports to seal, the first one due first.
     to_seal: BTreeMap<Ticket, SealingTask>,
+    /// Null answers that were due before their reports were sealed.
+    overdue: VecDeque<NullReply>,
+    /// The number of conversions over a limit whose null reports were not sealed in time.
+    late: u64,
     /// Answers that can be written at once.
     ready: VecDeque<String>,
     bytes: usize,
     input_ended: bool,
     all_done: bool,
+    /// True once the thread that seals has ended.
+    sealing_done: bool,
     output_closed: bool,
 }
 
 impl LiveState {
+    /// The number of conversions that were not ready at their moment.
+    fn missed(&self) -> u64 {
+        self.scheduler.missed() + self.late
+    }
+
+    /// Sets the answer of a conversion.
+    fn finish(&mut self, ticket: Ticket, line: String) {
+        if self.scheduler.is_unanswered(ticket) {
+            self.bytes += line.len();
+            self.scheduler.finish(ticket, Reply::line(line));
+        }
+    }
+
     /// Schedules the forgetting of sites whose time has come. Its place among the calls depends
     /// only on when they arrived. Returns true if there were any.
     fn forget_due(&mut self, now: Moment) -> bool {
@@ -191,10 +223,13 @@ where
             scheduler: Scheduler::new(gate.config().pace),
             to_forget: BTreeMap::new(),
             to_seal: BTreeMap::new(),
+            overdue: VecDeque::new(),
+            late: 0,
             ready: VecDeque::new(),
             bytes: 0,
             input_ended: false,
             all_done: false,
+            sealing_done: false,
             output_closed: false,
         }),
         began: Instant::now(),
@@ -213,11 +248,17 @@ where
     thread::spawn(move || reader.run(input));
     let sealer = {
         let (shared, gate) = (Arc::clone(&shared), gate.clone());
-        thread::spawn(move || seal(&shared, &gate))
+        thread::spawn(move || {
+            let _guard = PanicGuard(&shared);
+            seal(&shared, &gate);
+            shared.lock().sealing_done = true;
+            shared.output.notify_one();
+        })
     };
     let writer = {
         let (shared, gate) = (Arc::clone(&shared), gate.clone());
         thread::spawn(move || {
+            let _guard = PanicGuard(&shared);
             let written = write(&shared, &gate, output);
             let mut state = shared.lock();
             state.output_closed = true;
@@ -233,18 +274,33 @@ where
     shared.lock().all_done = true;
     shared.sealing.notify_one();
     shared.output.notify_one();
-    if sealer.join().is_err() {
-        (serving.warn)("the thread that seals reports panicked");
+    let panicked = |what: &str| io::Error::other(format!("the thread that {what} panicked"));
+    let sealed = sealer.join();
+    let written = writer.join();
+    if sealed.is_err() {
+        return Err(panicked("seals reports"));
     }
-    match writer.join() {
+    match written {
         Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Ok(written) => written?,
-        Err(_) => {
-            let told = "the thread that writes answers panicked";
-            return Err(io::Error::other(told));
-        }
+        Err(_) => return Err(panicked("writes answers")),
     }
     Ok(server.player)
+}
+
+/// Ends all threads if its own panics, so that nobody waits for it.
+struct PanicGuard<'a>(&'a LiveShared);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.lock().output_closed = true;
+            self.0.work.notify_one();
+            self.0.sealing.notify_one();
+            self.0.output.notify_one();
+            self.0.room.notify_one();
+        }
+    }
 }
 
 struct Reader {
@@ -344,7 +400,7 @@ impl Reader {
             }
             Some(PageCall::Measure(conversion)) => {
                 let (site, units) = (conversion.site().clone(), conversion.sealing_units());
-                let (envelope, waiting) = (conversion.envelope(), waiting_bytes(&conversion));
+                let envelope = conversion.envelope();
                 let handle = conversion.creates_shared().then_some(handle);
                 let null = Reply {
                     what: ReplyKind::Null(Box::new(NullReply {
@@ -352,7 +408,7 @@ impl Reader {
                         handle,
                         envelope: envelope.clone(),
                     })),
-                    bytes: waiting,
+                    bytes: WAITING,
                 };
                 let what = TaskKind::Page(PageCall::Measure(conversion));
                 let measure = task(what, id.clone(), bytes);
@@ -360,16 +416,18 @@ impl Reader {
                 state.forget_due(arrival);
                 let scheduler = &mut state.scheduler;
                 match scheduler.conversion(arrival, &site, units, measure, null) {
-                    ConversionArrival::Taken(_) => state.bytes += bytes + waiting,
-                    // A handle needs no sealing.
-                    ConversionArrival::Null(_) if handle.is_some() => state.bytes += waiting,
+                    ConversionArrival::Taken(_) => state.bytes += bytes + WAITING,
                     ConversionArrival::Null(ticket) => {
-                        state.bytes += waiting;
-                        let report = envelope.null();
-                        let bytes = waiting;
-                        let task = SealingTask { report, id, bytes };
-                        state.to_seal.insert(ticket, task);
-                        self.shared.sealing.notify_one();
+                        state.bytes += WAITING;
+                        // A handle needs no sealing.
+                        if handle.is_none() {
+                            let task = SealingTask {
+                                report: envelope.null(),
+                                id,
+                                over_limit: true,
+                            };
+                            state.to_seal.insert(ticket, task);
+                        }
                     }
                     ConversionArrival::Rejected => {
                         drop(state);
@@ -378,6 +436,7 @@ impl Reader {
                         return self.shared.answer(AgentAnswer::rejected(&error), id);
                     }
                 }
+                self.shared.sealing.notify_one();
             }
         }
         // The writer comes first: a page must not notice how busy the other threads are.
@@ -420,7 +479,7 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
             more = true;
             continue;
         }
-        let missed = state.scheduler.missed();
+        let missed = state.missed();
         drop(state);
         let idle = group.is_empty();
         make(shared, server, group, missed);
@@ -462,12 +521,8 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
                 let _ = server.own(&forget, now, missed);
             }
             TaskKind::Page(call) => {
-                let waiting = match &call {
-                    PageCall::Measure(conversion) => waiting_bytes(conversion),
-                    PageCall::Save(_) => 0,
-                };
                 calls.push(call);
-                to_answer.push((ticket, id, bytes, waiting));
+                to_answer.push((ticket, id, bytes));
             }
         }
     }
@@ -477,19 +532,21 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
     let answers = server.perform(&calls);
     let mut state = shared.lock();
     let made = calls.iter().zip(answers).zip(to_answer);
-    for ((call, answer), (ticket, id, bytes, waiting)) in made {
+    for ((call, answer), (ticket, id, bytes)) in made {
         state.bytes -= bytes;
         let mut seal = |ticket, report, id| {
-            let bytes = waiting;
-            let task = SealingTask { report, id, bytes };
+            let task = SealingTask {
+                report,
+                id,
+                over_limit: false,
+            };
             state.to_seal.insert(ticket, task);
         };
         match (ticket, answer) {
             (Some(ticket), Some(PageAnswer::Report(report, _))) => seal(ticket, report, id),
             (Some(ticket), Some(PageAnswer::Shared(answer))) => {
                 let line = AgentAnswer::shared(answer.shared).with_id(id).line();
-                let (what, bytes) = (ReplyKind::Line(line), waiting);
-                state.scheduler.finish(ticket, Reply { what, bytes });
+                state.finish(ticket, line);
             }
             (Some(ticket), None) => {
                 // The null report is sealed as any other, not when it is due: a page must not learn
@@ -509,20 +566,53 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
     shared.room.notify_one();
 }
 
-/// Seals reports until there will be no more.
+/// Seals reports until there will be no more, the first one due first.
+///
+/// A conversion that is not done a quarter of the delay before its moment may be missed. Its null
+/// report is sealed then, so that a miss does not show in time.
 fn seal(shared: &LiveShared, gate: &Gate) {
+    let margin = gate.config().pace.delay / 4;
     let mut state = shared.lock();
     loop {
         if state.output_closed {
             return;
         }
-        if let Some((ticket, task)) = state.to_seal.pop_first() {
+        let now = shared.now();
+        if let Some(null) = state.overdue.pop_front() {
+            // It is late already, and no other answer may be.
             drop(state);
-            let SealingTask { report, id, bytes } = task;
-            let line = AgentAnswer::report(&gate.seal(report)).with_id(id).line();
+            let line = null.line(gate);
             state = shared.lock();
-            let what = ReplyKind::Line(line);
-            state.scheduler.finish(ticket, Reply { what, bytes });
+            state.bytes += line.len();
+            state.ready.push_back(line);
+            shared.output.notify_one();
+        } else if let Some((ticket, task)) = state.to_seal.pop_first() {
+            if !state.scheduler.is_unanswered(ticket) {
+                state.late += u64::from(task.over_limit);
+                continue;
+            }
+            drop(state);
+            let report = gate.seal(task.report);
+            let line = AgentAnswer::report(&report).with_id(task.id).line();
+            state = shared.lock();
+            state.finish(ticket, line);
+        } else if let Some((ticket, due, reply)) =
+            state.scheduler.first_unprepared(Reply::is_unsealed)
+            && !state.all_done
+        {
+            let prepare_at = due.saturating_sub(margin);
+            if now < prepare_at {
+                let waited = shared.sealing.wait_timeout(state, prepare_at - now);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            } else if let ReplyKind::Null(null) = &reply.what {
+                let null = NullReply::clone(null);
+                drop(state);
+                let line = null.line(gate);
+                state = shared.lock();
+                let what = ReplyKind::Line(line);
+                let bytes = WAITING;
+                state.scheduler.set_null(ticket, Reply { what, bytes });
+            }
         } else if state.all_done {
             return;
         } else {
@@ -535,23 +625,35 @@ fn seal(shared: &LiveShared, gate: &Gate) {
 /// Writes answers. The answer to a conversion is written at its moment.
 fn write(shared: &LiveShared, gate: &Gate, output: impl Write) -> io::Result<()> {
     let mut output = BufWriter::new(output);
-    let mut lines: Vec<ReplyKind> = Vec::new();
+    let mut lines: Vec<String> = Vec::new();
     let mut state = shared.lock();
     loop {
+        if state.output_closed {
+            return Ok(());
+        }
         let now = shared.now();
         if state.forget_due(now) {
             shared.work.notify_one();
         }
         while let Some(reply) = state.scheduler.release(now) {
             state.bytes -= reply.bytes;
-            lines.push(reply.what);
+            match reply.what {
+                ReplyKind::Line(line) => lines.push(line),
+                // Sealing would make others wait.
+                ReplyKind::Null(null) if null.handle.is_none() => {
+                    state.overdue.push_back(*null);
+                    shared.sealing.notify_one();
+                }
+                ReplyKind::Null(null) => lines.push(null.line(gate)),
+            }
         }
         while let Some(line) = state.ready.pop_front() {
             state.bytes -= line.len();
-            lines.push(ReplyKind::Line(line));
+            lines.push(line);
         }
         if lines.is_empty() {
-            if state.all_done && state.scheduler.all_answered() {
+            let sealed = state.overdue.is_empty() && state.sealing_done;
+            if state.all_done && state.scheduler.all_answered() && sealed {
                 return Ok(());
             }
             let forget = state.to_forget.values().map(|(due, _)| *due).min();
@@ -571,11 +673,7 @@ fn write(shared: &LiveShared, gate: &Gate, output: impl Write) -> io::Result<()>
             continue;
         }
         drop(state);
-        for reply in lines.drain(..) {
-            let line = match reply {
-                ReplyKind::Line(line) => line,
-                ReplyKind::Null(null) => null.line(gate),
-            };
+        for line in lines.drain(..) {
             output.write_all(line.as_bytes())?;
         }
         output.flush()?;

@@ -264,6 +264,31 @@ impl<W, A> Scheduler<W, A> {
         }
     }
 
+    /// Replaces the answer that a conversion gets if it is not ready. If it was answered already,
+    /// this changes nothing.
+    pub fn set_null(&mut self, ticket: Ticket, null: A) {
+        if let Some(unanswered) = self.unanswered(ticket) {
+            unanswered.null = null;
+        }
+    }
+
+    /// True if a conversion was not answered yet.
+    pub fn is_unanswered(&self, Ticket(number): Ticket) -> bool {
+        number >= self.first
+    }
+
+    /// The first conversion that is not ready and whose null answer is `unprepared`, with the moment
+    /// when it is due.
+    pub fn first_unprepared(
+        &self,
+        unprepared: impl Fn(&A) -> bool,
+    ) -> Option<(Ticket, Moment, &A)> {
+        (self.first..)
+            .zip(&self.unanswered)
+            .find(|(_, it)| it.ready.is_none() && unprepared(&it.null))
+            .map(|(number, it)| (Ticket(number), it.due, &it.null))
+    }
+
     /// Notes that a conversion failed. It is answered null at its moment.
     pub fn fail(&mut self, ticket: Ticket) {
         if let Some(unanswered) = self.unanswered(ticket) {
