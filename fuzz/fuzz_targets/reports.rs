@@ -40,7 +40,8 @@ fn setup() -> &'static FuzzTask {
             TaskSettings::new(DapVersion::default()),
             ("https://leader.example/", leader),
             ("https://helper.example/", helper),
-        );
+        )
+        .expect("a service");
         let terms = TaskTerms {
             collector: "shop.example",
             budget_source: "shop.example",
@@ -60,9 +61,9 @@ fn counted(reports: &[Vec<u8>]) -> u64 {
     let FuzzTask { task, keys, .. } = setup();
     let store = AggregationStore::in_memory().expect("memory");
     let now = task.time(NOW);
-    let batch = ("batch", Some(MicroEpsilon::new(1_000_000)));
+    let budget = Some(MicroEpsilon::new(1_000_000));
     let times = now - 10..=now + 10;
-    let aggregation = Aggregation::new::<Infallible>(store, keys.clone(), task, batch, times);
+    let aggregation = Aggregation::new(store, keys.clone(), task, "batch", budget, times);
     let mut aggregation = aggregation.expect("its keys");
     let reports = reports.iter().cloned().map(Ok::<_, Infallible>);
     let mut refused = 0;

@@ -6,11 +6,13 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bigbird::MicroEpsilon;
 use bigbird_dap::messages::{DapReport, Decode as _};
 use bigbird_dap::{
-    Aggregation, AggregationError, AggregationStore, AggregationStoreError, AggregationTask,
-    BatchState, NoiseSource, NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
+    AddError, Aggregation, AggregationStore, AggregationTask, BatchState, NoiseSource,
+    NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
 };
 use bigbird_lab::text::grouped;
 use bigbird_user_agent::{Localhost, Site};
@@ -25,7 +27,8 @@ use crate::{CommandError, CommandResult, output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Reports are files as a browser posted them: one report in each, or many in one file, each with its
-length in four bytes (big-endian) before it. A folder stands for all files in it.
+length in four bytes (big-endian) before it. A folder stands for all files in it. A report in
+base64, as `bigbird agent` prints it, is read too.
 
 Reports are counted in a batch. A batch has a budget: the epsilon that was paid for each of its
 reports. Each query spends a part of it, and adds noise for that part. The first query closes the
@@ -95,6 +98,8 @@ pub(crate) struct AggregateArgs {
     #[arg(long, value_name = "N", default_value_t = 4096, hide = true)]
     portion: usize,
     /// VDAF of the reports: l1-bound-sum or sum-vec
+    ///
+    /// With sum-vec, a dishonest device can add --max-value to every bucket.
     #[arg(long, value_name = "NAME", default_value = "l1-bound-sum")]
     vdaf: VdafArg,
     /// CSV file that lists each refused report and why it was refused
@@ -154,22 +159,25 @@ pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
         .store
         .clone()
         .unwrap_or_else(|| operated.folder.join("aggregator.store"));
-    let mut store = AggregationStore::open(&path)
+    let store = AggregationStore::open(&path)
         .map_err(|error| CommandError::because(format!("{}: {error}", path.display())))?;
     let now = args.now.unwrap_or_else(|| wall_clock().0.div_euclid(1000));
     let oldest = now.saturating_sub(DAY.saturating_mul(args.max_age_days.into()));
     let times = task.time(oldest)..=task.time(now.saturating_add(AHEAD));
-    // A batch that exists keeps its budget, and one that is only queried must exist.
     let name = args.batch.as_str();
-    let budget = match store.batch(&task, name, None) {
-        Err(AggregationStoreError::NoBatch(_)) if !args.reports.is_empty() => {
-            budget.or(Some(epsilon))
-        }
-        _ => budget,
+    // A batch that is only queried again must exist.
+    let if_new = match args.reports.is_empty() {
+        true => budget,
+        false => budget.or(Some(epsilon)),
     };
-    let batch = (name, budget);
-    let aggregation = Aggregation::new::<io::Error>(store, operated.keys, &task, batch, times);
-    let aggregation = aggregation.map_err(|error| CommandError::because(error.to_string()))?;
+    let aggregation = Aggregation::new(store, operated.keys, &task, name, if_new, times)?;
+    let state = aggregation.batch();
+    if let Some(given) = budget.filter(|given| *given != state.budget) {
+        return Err(CommandError::because(format!(
+            "the batch `{name}` has a budget of ε = {}, and --batch-epsilon is {given}",
+            state.budget
+        )));
+    }
     let mut aggregation = aggregation.in_portions_of(args.portion);
     let tally = count(&mut aggregation, &files, args.refused.as_deref())?;
     let result = match args.no_query {
@@ -240,8 +248,8 @@ fn count(
         list.flush().map_err(|error| unwritable(path, &error))?;
     }
     added.map_err(|error| match error {
-        AggregationError::Input(error) => CommandError::unreadable(error.to_string()),
-        other => CommandError::because(other.to_string()),
+        AddError::Input(error) => CommandError::unreadable(error.to_string()),
+        AddError::Store(error) => CommandError::because(error.to_string()),
     })
 }
 
@@ -269,33 +277,42 @@ pub(crate) fn site(flag: &str, given: &str) -> Result<Site, CommandError> {
         .map_err(|error| CommandError::misused(format!("{flag}: {error}")))
 }
 
-/// The files among some paths, and in folders the files in them, by name.
+/// The files among some paths. A folder stands for all files in it and in its folders, by name.
 fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
-    let failed = |path: &Path, error: &io::Error| {
-        CommandError::unreadable(format!("{}: {error}", path.display()))
-    };
     let mut files = Vec::new();
     for path in paths {
-        if !path.is_dir() {
-            let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
-            if !metadata.is_file() {
-                let told = format!("{} is neither a file nor a folder", path.display());
-                return Err(CommandError::unreadable(told));
-            }
-            files.push(path.clone());
-            continue;
+        let before = files.len();
+        collect(path, &mut files)?;
+        if files.len() == before {
+            let told = format!("there are no files in {}", path.display());
+            return Err(CommandError::unreadable(told));
         }
-        let mut inside = Vec::new();
-        for entry in fs::read_dir(path).map_err(|error| failed(path, &error))? {
-            let entry = entry.map_err(|error| failed(path, &error))?.path();
-            if entry.is_file() {
-                inside.push(entry);
-            }
-        }
-        inside.sort();
-        files.extend(inside);
     }
     Ok(files)
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), CommandError> {
+    let failed = |error: io::Error| {
+        CommandError::unreadable(format!("cannot read {}: {error}", path.display()))
+    };
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if metadata.is_file() {
+        files.push(path.to_owned());
+    } else if metadata.is_dir() {
+        let entries = fs::read_dir(path).map_err(failed)?;
+        let inside: io::Result<Vec<PathBuf>> = entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect();
+        let mut inside = inside.map_err(failed)?;
+        inside.sort();
+        for path in inside {
+            collect(&path, files)?;
+        }
+    } else {
+        let told = format!("{} is neither a file nor a folder", path.display());
+        return Err(CommandError::unreadable(told));
+    }
+    Ok(())
 }
 
 /// Reads reports from files, one at a time.
@@ -359,41 +376,36 @@ enum Opened {
     Many(BufReader<File>),
 }
 
-/// Opens a file, and tells one report from many by looking: a file has many if it begins with the
-/// length of a report and the report, or if it consists of lengths and as many bytes to its end. A
-/// report begins with random bytes, so it does not look like that.
+/// Opens a file, and tells by looking what it has: many reports with their lengths, one report, or
+/// one in base64, as `bigbird agent` prints it. A report begins with random bytes, so it does not
+/// look like a length and as many bytes.
 fn open(path: &Path) -> io::Result<Opened> {
     let size = fs::metadata(path)?.len();
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
-    let first = next_of_many(&mut file)?;
-    let begins = first.is_some_and(|first| DapReport::get_decoded(&first).is_ok());
-    if begins || is_chain(path, size)? {
+    let first = next_of_many(&mut file)?.unwrap_or_default();
+    let many = || {
         let file = BufReader::with_capacity(1 << 20, File::open(path)?);
-        return Ok(Opened::Many(file));
+        Ok(Opened::Many(file))
+    };
+    if DapReport::get_decoded(&first).is_ok() {
+        return many();
     }
     let mut report = Vec::new();
-    // What is too large to be a report is refused, and not read.
+    // What is too large to be a report is not read.
     if size <= LARGEST {
         File::open(path)?.take(LARGEST).read_to_end(&mut report)?;
     }
-    Ok(Opened::One(report))
-}
-
-/// True if a file consists of lengths and as many bytes, to its end.
-fn is_chain(path: &Path, size: u64) -> io::Result<bool> {
-    let mut file = BufReader::new(File::open(path)?);
-    let mut at = 0;
-    while at < size {
-        let mut length = [0; 4];
-        if size - at < 4 {
-            return Ok(false);
-        }
-        file.read_exact(&mut length)?;
-        let length = u32::from_be_bytes(length);
-        at += 4 + u64::from(length);
-        file.seek_relative(length.into())?;
+    if DapReport::get_decoded(&report).is_ok() {
+        return Ok(Opened::One(report));
     }
-    Ok(at == size && size > 0)
+    if let Ok(decoded) = STANDARD.decode(report.trim_ascii()) {
+        return Ok(Opened::One(decoded));
+    }
+    match first.is_empty() || first.len() as u64 + 4 > size {
+        true => Ok(Opened::One(report)),
+        // The first report is wrong, and the others may be right.
+        false => many(),
+    }
 }
 
 /// The next report of a file with many. A report that is cut short is returned as far as it goes.

@@ -79,14 +79,20 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     let seconds = now.0.div_euclid(1000);
     let times = task.time(seconds - 60 * DAY / 1000)..=task.time(seconds + 60);
     let shares = shares_of_first(&task, &keys, &population, times.clone(), &epsilon);
-    let batch = ("demo", Some(epsilon.micro()));
     let store = AggregationStore::in_memory()?;
-    let aggregation = Aggregation::new::<Infallible>(store, keys, &task, batch, times);
-    let mut aggregation = aggregation.map_err(|error| CommandError::because(error.to_string()))?;
+    let budget = Some(epsilon.micro());
+    let mut aggregation = Aggregation::new(store, keys, &task, "demo", budget, times)?;
     let sent = population.sent().into_iter().map(Ok::<_, Infallible>);
     let tally = aggregation
         .add(sent, |_| {})
         .map_err(|error| CommandError::because(error.to_string()))?;
+    if tally.accepted < 20 {
+        return Err(CommandError::because(format!(
+            "{} made {} reports, and 20 are needed for a result; use more --devices",
+            output::count(args.devices.into(), "device"),
+            tally.accepted
+        )));
+    }
     let result = aggregation.query(epsilon.micro(), NoiseSource::Both, &mut rand::rng())?;
     let refused: BTreeMap<ReportRefusal, u64> = tally.refused;
     let story = DemoStory {

@@ -5,9 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use bigbird_dap::{
-    AggregationService, AggregatorKeys, ConfiguredServices, DapVersion, Role, TaskSettings,
-};
+use bigbird_dap::{AggregationService, AggregatorKeys, DapVersion, Role, TaskSettings};
 
 use crate::service::{SERVICES, keys_file};
 use crate::{CommandError, CommandResult};
@@ -73,23 +71,19 @@ pub(crate) fn run(command: &KeysCommand) -> CommandResult {
     Ok((text, true))
 }
 
-/// The service with new keys. Its URLs are checked as if it were read from a file.
+/// The service with new keys.
 fn service_of(
     args: &GenerateArgs,
     settings: TaskSettings,
     keys: &[AggregatorKeys; 2],
 ) -> Result<AggregationService, CommandError> {
     let [leader, helper] = keys.each_ref().map(|keys| keys.hpke.recipient().clone());
-    let service = AggregationService::new(
+    Ok(AggregationService::new(
         &args.url,
         settings,
         (&args.leader, leader),
         (&args.helper, helper),
-    );
-    let checked = ConfiguredServices::parse(&service.to_toml()?)
-        .map_err(|error| CommandError::because(error.message))?;
-    let checked = checked.get(&args.url).cloned();
-    checked.ok_or_else(|| CommandError::because(format!("`{}` is not a URL", args.url)))
+    )?)
 }
 
 /// Writes the files of a service into a folder. Returns the files and what they are.
@@ -156,7 +150,7 @@ pub(crate) fn new_service(
         settings,
         ("https://leader.example/", leader),
         ("https://helper.example/", helper),
-    );
+    )?;
     debug_assert_eq!(keys[0].role, Role::Leader);
     Ok((service, keys))
 }

@@ -52,7 +52,8 @@ impl BenchTask {
             TaskSettings::new(DapVersion::default()),
             ("https://leader.example/", leader),
             ("https://helper.example/", helper),
-        );
+        )
+        .unwrap();
         let terms = TaskTerms {
             collector: "shop.example",
             budget_source: "shop.example",
@@ -267,10 +268,9 @@ fn sum_many(count: usize) {
     // Twice: the first tenth, and the rest. The rate must be the same.
     let store = AggregationStore::open(&folder.file("aggregator.store")).unwrap();
     let times = setup.acceptance().times;
-    let batch = ("bench", Some(MicroEpsilon::new(1_000_000)));
+    let (keys, budget) = (setup.keys.clone(), Some(MicroEpsilon::new(1_000_000)));
     let mut aggregation =
-        Aggregation::new::<Infallible>(store, setup.keys.clone(), &setup.task, batch, times)
-            .unwrap();
+        Aggregation::new(store, keys, &setup.task, "bench", budget, times).unwrap();
     let mut file = BufReader::with_capacity(1 << 20, File::open(&path).unwrap());
     for (name, portion) in [("a tenth", count / 10), ("the rest", count - count / 10)] {
         let begin = Instant::now();

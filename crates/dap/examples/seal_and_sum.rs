@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         TaskSettings::new(DapVersion::default()),
         ("https://leader.example/", leader),
         ("https://helper.example/", helper),
-    );
+    )?;
     let mut services = ConfiguredServices::new();
     services.insert(service.clone());
 
@@ -61,8 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let times = task.time(1_789_000_000)..=task.time(1_790_000_060);
     let budget = bigbird::MicroEpsilon::from_epsilon(1.0)?;
     let store = AggregationStore::in_memory()?;
-    let batch = ("example", Some(budget));
-    let mut aggregation = Aggregation::new::<Infallible>(store, keys, &task, batch, times)?;
+    let mut aggregation = Aggregation::new(store, keys, &task, "example", Some(budget), times)?;
     let sent = reports.into_iter().map(Ok::<_, Infallible>);
     let tally = aggregation.add(sent, |report| println!("refused: {}", report.reason))?;
     let result = aggregation.query(budget, NoiseSource::Both, &mut rand::rng())?;

@@ -133,8 +133,11 @@ impl HpkeKeys {
     /// New keys with the algorithms that every implementation of DAP has: X25519, HKDF-SHA256 and
     /// AES-128-GCM.
     ///
-    /// # Errors
+    /// # Panics
     /// If the operating system gives no random numbers.
+    ///
+    /// # Errors
+    /// Never: new keys belong together.
     pub fn generate(id: u8) -> Result<Self, EncryptionError> {
         let algorithms = Config {
             aead: hpke_dispatch::Aead::AesGcm128,

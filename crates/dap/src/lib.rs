@@ -45,17 +45,18 @@ mod version;
 
 #[cfg(feature = "aggregator")]
 pub use aggregator::{
-    Acceptance, AggregateSum, Aggregation, AggregationError, AggregationStore,
-    AggregationStoreError, BatchQueryError, BatchState, BatchSums, Collector, Helper, HelperAnswer,
+    Acceptance, AddError, AggregateSum, Aggregation, AggregationError, AggregationStore,
+    AggregationStoreError, BatchQueryError, BatchState, Collector, Helper, HelperAnswer,
     KeyMismatch, LaplaceNoise, Leader, LeaderState, NoiseError, NoiseSource, NoisedHistogram,
-    RefusedReport, ReportRefusal, ReportShare, ReportTally, VerifiedReport,
+    RefusedReport, ReportRefusal, ReportShare, ReportTally,
 };
 pub use hpke::{EncryptionError, HpkeKeys, Recipient, input_share_info};
 pub use keys::{AggregatorKeys, KeysError, VerifyKey};
 pub use role::Role;
 pub use sealer::{DapSealer, SealError, seal};
 pub use service::{
-    AggregationService, AggregatorEndpoint, ConfiguredServices, ServicesError, TaskSettings,
+    AggregationService, AggregatorEndpoint, ConfiguredServices, ServiceError, ServicesError,
+    TaskSettings,
 };
 pub use task::{AggregationTask, TaskError, TaskTerms};
 pub use vdaf::{

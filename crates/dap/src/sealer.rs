@@ -22,7 +22,9 @@ pub struct DapSealer {
     services: ConfiguredServices,
 }
 
-/// A report that cannot be sealed. The reason never depends on its histogram.
+/// A report that cannot be sealed. With reports of a user agent and a service that exists, this
+/// does not happen: services and keys are checked when they are configured, and the sum of a
+/// histogram is at most its maximum.
 #[derive(Debug, Error)]
 pub enum SealError {
     /// The service is not configured.

@@ -59,6 +59,70 @@ impl TaskSettings {
     }
 }
 
+/// A service that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct ServiceError {
+    /// The field of the file of services that is wrong.
+    pub field: &'static str,
+    /// What is wrong, with the value and what is allowed.
+    pub message: String,
+}
+
+impl ServiceError {
+    fn new(field: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { field, message }
+    }
+}
+
+impl TaskSettings {
+    /// Checks what the drafts demand.
+    fn check(&self) -> Result<(), ServiceError> {
+        let within = |field, got: u64, least: u64, most: u64| match (least..=most).contains(&got) {
+            true => Ok(()),
+            false => {
+                let told = format!("{field} must be in [{least}, {most}], got {got}");
+                Err(ServiceError::new(field, told))
+            }
+        };
+        let (length, version) = (self.task_info.len(), self.version);
+        let least = match version {
+            DapVersion::Dap18 => 1,
+            DapVersion::Dap19 => 0,
+        };
+        if !(least..=255).contains(&length) {
+            let told =
+                format!("task_info must have {least} to 255 bytes in {version}, got {length}");
+            return Err(ServiceError::new("task_info", told));
+        }
+        within("time_precision", self.time_precision, 1, 24 * 60 * 60)?;
+        within(
+            "min_batch_size",
+            self.min_batch_size,
+            1,
+            i64::MAX.unsigned_abs(),
+        )?;
+        within("batch_mode", self.batch_mode.into(), 1, 255)?;
+        let points = self.code_points;
+        for (field, point) in [
+            ("collector_identity", points.collector_identity),
+            ("budget_source", points.budget_source),
+            ("privacy_budget", points.privacy_budget),
+        ] {
+            within(field, point.into(), 1, u16::MAX.into())?;
+        }
+        if points.collector_identity == points.budget_source {
+            let told = format!(
+                "collector_identity and budget_source must differ, both are {:#06x}",
+                points.budget_source
+            );
+            return Err(ServiceError::new("budget_source", told));
+        }
+        Ok(())
+    }
+}
+
 /// An aggregation service: a leader and a helper that two organisations operate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregationService {
@@ -76,32 +140,52 @@ impl AggregationService {
     /// If the operating system gives no random numbers.
     pub fn without_operator(url: &str) -> Result<Self, EncryptionError> {
         let keys = [HpkeKeys::generate(0)?, HpkeKeys::generate(0)?];
-        let [leader, helper] = keys.map(|keys| keys.recipient().clone());
-        Ok(Self::new(
-            url,
-            TaskSettings::new(DapVersion::default()),
-            ("https://leader.invalid/", leader),
-            ("https://helper.invalid/", helper),
-        ))
+        let endpoint = |url: &str, keys: &HpkeKeys| AggregatorEndpoint {
+            url: url.to_owned(),
+            recipient: keys.recipient().clone(),
+        };
+        Ok(Self {
+            url: url.to_owned(),
+            settings: TaskSettings::new(DapVersion::default()),
+            leader: endpoint("https://leader.invalid/", &keys[0]),
+            helper: endpoint("https://helper.invalid/", &keys[1]),
+        })
     }
 
     /// A service with the URLs and keys of its leader and its helper.
+    ///
+    /// # Errors
+    /// If a URL is not one over https, if the leader and the helper have the same URL or the same
+    /// key, or if a setting is out of range.
     pub fn new(
         url: &str,
         settings: TaskSettings,
         leader: (&str, Recipient),
         helper: (&str, Recipient),
-    ) -> Self {
-        let endpoint = |(url, recipient): (&str, Recipient)| AggregatorEndpoint {
-            url: url.to_owned(),
-            recipient,
+    ) -> Result<Self, ServiceError> {
+        settings.check()?;
+        https("url", url)?;
+        let endpoint = |field, (url, recipient): (&str, Recipient)| {
+            let url = https(field, url)?;
+            Ok(AggregatorEndpoint { url, recipient })
         };
-        Self {
-            url: url.to_owned(),
-            settings,
-            leader: endpoint(leader),
-            helper: endpoint(helper),
+        let (leader, helper) = (endpoint("leader", leader)?, endpoint("helper", helper)?);
+        if leader.url == helper.url {
+            let told = "the leader and the helper must have different URLs";
+            return Err(ServiceError::new("helper", told));
         }
+        if leader.recipient.config().public_key == helper.recipient.config().public_key {
+            let told = "the leader and the helper must have different keys: who has both shares can \
+                        read every report";
+            return Err(ServiceError::new("helper_hpke_config", told));
+        }
+        let url = url.to_owned();
+        Ok(Self {
+            url,
+            settings,
+            leader,
+            helper,
+        })
     }
 
     /// The URL by which pages name the service.
@@ -316,118 +400,113 @@ impl ServiceEntry {
     fn parse(&self, place: Range<usize>) -> Result<AggregationService, Mistake> {
         let version = match &self.version {
             Some(tag) => {
-                let parsed = tag.get_ref().parse();
-                parsed.map_err(|error: crate::version::UnknownVersion| {
-                    (tag.span(), error.to_string())
-                })?
+                let parsed = tag.get_ref().parse::<DapVersion>();
+                parsed.map_err(|error| (tag.span(), error.to_string()))?
             }
             None => DapVersion::default(),
         };
         let mut settings = TaskSettings::new(version);
         if let Some(info) = &self.task_info {
-            let allowed = match version {
-                DapVersion::Dap18 => 1..=255,
-                DapVersion::Dap19 => 0..=255,
-            };
-            let length = info.get_ref().len();
-            if !allowed.contains(&length) {
-                let (least, most) = (allowed.start(), allowed.end());
-                return Err((
-                    info.span(),
-                    format!(
-                        "task_info must have {least} to {most} bytes in {version}, got {length}"
-                    ),
-                ));
-            }
             settings.task_info.clone_from(info.get_ref());
         }
-        let within = |name: &str, given: &Option<Spanned<i64>>, least: i64, most: i64| {
-            let Some(number) = given else {
-                return Ok(None);
-            };
-            let got = *number.get_ref();
-            if !(least..=most).contains(&got) {
-                return Err((
-                    number.span(),
-                    format!("{name} must be in [{least}, {most}], got {got}"),
-                ));
-            }
-            Ok(Some(got.unsigned_abs()))
-        };
-        let day = 24 * 60 * 60;
-        if let Some(seconds) = within("time_precision", &self.time_precision, 1, day)? {
-            settings.time_precision = seconds;
-        }
-        if let Some(size) = within("min_batch_size", &self.min_batch_size, 1, i64::MAX)? {
-            settings.min_batch_size = size;
-        }
-        if let Some(mode) = within("batch_mode", &self.batch_mode, 1, 255)? {
-            settings.batch_mode = u8::try_from(mode).unwrap_or(u8::MAX);
-        }
+        read_number(
+            "time_precision",
+            &self.time_precision,
+            &mut settings.time_precision,
+        )?;
+        read_number(
+            "min_batch_size",
+            &self.min_batch_size,
+            &mut settings.min_batch_size,
+        )?;
+        read_number("batch_mode", &self.batch_mode, &mut settings.batch_mode)?;
         let points = &mut settings.code_points;
-        for (name, given, point) in [
-            (
-                "collector_identity",
-                &self.collector_identity,
-                &mut points.collector_identity,
-            ),
-            (
-                "budget_source",
-                &self.budget_source,
-                &mut points.budget_source,
-            ),
-            (
-                "privacy_budget",
-                &self.privacy_budget,
-                &mut points.privacy_budget,
-            ),
-        ] {
-            if let Some(given) = within(name, given, 1, 0xffff)? {
-                *point = u16::try_from(given).unwrap_or(u16::MAX);
-            }
-        }
-        if points.collector_identity == points.budget_source {
-            let second = self
-                .budget_source
-                .as_ref()
-                .or(self.collector_identity.as_ref());
-            return Err((
-                second.map_or(place, Spanned::span),
-                format!(
-                    "collector_identity and budget_source must differ, both are {:#06x}",
-                    points.budget_source
-                ),
-            ));
-        }
-        if https(&self.leader)?.1 == https(&self.helper)?.1 {
-            let told = "the leader and the helper must have different URLs";
-            return Err((self.helper.span(), told.to_owned()));
-        }
-        let key = |given| hpke_config(given).map(|recipient| recipient.config().public_key.clone());
-        if key(&self.leader_hpke_config)? == key(&self.helper_hpke_config)? {
-            let told = "the leader and the helper must have different keys: who has both shares can \
-                        read every report";
-            return Err((self.helper_hpke_config.span(), told.to_owned()));
-        }
-        Ok(AggregationService::new(
-            &https(&self.url)?.0,
+        let collector = &mut points.collector_identity;
+        read_number("collector_identity", &self.collector_identity, collector)?;
+        read_number(
+            "budget_source",
+            &self.budget_source,
+            &mut points.budget_source,
+        )?;
+        read_number(
+            "privacy_budget",
+            &self.privacy_budget,
+            &mut points.privacy_budget,
+        )?;
+        let service = AggregationService::new(
+            self.url.get_ref(),
             settings,
             (
-                &https(&self.leader)?.1,
+                self.leader.get_ref(),
                 hpke_config(&self.leader_hpke_config)?,
             ),
             (
-                &https(&self.helper)?.1,
+                self.helper.get_ref(),
                 hpke_config(&self.helper_hpke_config)?,
             ),
-        ))
+        );
+        service.map_err(|error| {
+            let place = self.place_of(error.field).unwrap_or(place);
+            (place, error.message)
+        })
+    }
+
+    /// The place of a field, if it is there.
+    fn place_of(&self, field: &str) -> Option<Range<usize>> {
+        let number = |given: &Option<Spanned<i64>>| given.as_ref().map(Spanned::span);
+        match field {
+            "url" => Some(self.url.span()),
+            "leader" => Some(self.leader.span()),
+            "helper" => Some(self.helper.span()),
+            "helper_hpke_config" => Some(self.helper_hpke_config.span()),
+            "task_info" => self.task_info.as_ref().map(Spanned::span),
+            "time_precision" => number(&self.time_precision),
+            "min_batch_size" => number(&self.min_batch_size),
+            "batch_mode" => number(&self.batch_mode),
+            "collector_identity" => number(&self.collector_identity),
+            "privacy_budget" => number(&self.privacy_budget),
+            "budget_source" => number(&self.budget_source).or(number(&self.collector_identity)),
+            _ => None,
+        }
     }
 }
 
-/// A URL as it was given, and as the URL standard serialises it.
-fn https(given: &Spanned<String>) -> Result<(String, String), Mistake> {
-    let text = given.get_ref();
-    let wrong = |why: &str| (given.span(), format!("`{text}` {why}"));
+/// Reads a number into a field that holds only some.
+fn read_number<T: TryFrom<i64> + Bounds>(
+    name: &str,
+    given: &Option<Spanned<i64>>,
+    field: &mut T,
+) -> Result<(), Mistake> {
+    if let Some(number) = given {
+        let got = *number.get_ref();
+        *field = T::try_from(got).map_err(|_| {
+            let told = format!("{name} must be in [1, {}], got {got}", T::LARGEST);
+            (number.span(), told)
+        })?;
+    }
+    Ok(())
+}
+
+/// The largest value of a kind of number in a file.
+trait Bounds {
+    const LARGEST: u64;
+}
+
+impl Bounds for u8 {
+    const LARGEST: u64 = Self::MAX as u64;
+}
+
+impl Bounds for u16 {
+    const LARGEST: u64 = Self::MAX as u64;
+}
+
+impl Bounds for u64 {
+    const LARGEST: u64 = i64::MAX.unsigned_abs();
+}
+
+/// A URL over https, as the URL standard serialises it.
+fn https(field: &'static str, text: &str) -> Result<String, ServiceError> {
+    let wrong = |why: &str| ServiceError::new(field, format!("`{text}` {why}"));
     let url = Url::parse(text).map_err(|error| wrong(&format!("is not a URL: {error}")))?;
     if url.scheme() != "https" {
         return Err(wrong("must begin with https:"));
@@ -435,7 +514,7 @@ fn https(given: &Spanned<String>) -> Result<(String, String), Mistake> {
     if url.as_str().len() > usize::from(u16::MAX) {
         return Err(wrong("is longer than 65,535 bytes"));
     }
-    Ok((text.clone(), url.to_string()))
+    Ok(url.to_string())
 }
 
 /// A public key: an `HpkeConfig`, or the `HpkeConfigList` that an aggregator publishes, of which

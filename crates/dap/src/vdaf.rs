@@ -28,7 +28,9 @@ pub enum VdafKind {
     /// Prio3L1BoundSum: the sum of all buckets is at most the maximum. This is the draft's.
     #[default]
     L1BoundSum,
-    /// Prio3SumVec: every bucket is at most the maximum.
+    /// Prio3SumVec: every bucket is at most the maximum, so a dishonest client can contribute the
+    /// maximum times the number of buckets. It is for tests with aggregators that know nothing
+    /// else.
     SumVec,
 }
 

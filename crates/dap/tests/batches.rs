@@ -7,14 +7,31 @@ use std::convert::Infallible;
 use std::fs;
 
 use bigbird_dap::{
-    Aggregation, AggregationError, AggregationStore, AggregationStoreError, BatchQueryError,
-    NoiseSource, ReportRefusal,
+    AddError, Aggregation, AggregationError, AggregationStore, AggregationStoreError,
+    AggregationTask, AggregatorKeys, BatchQueryError, NoiseSource, ReportRefusal,
 };
 use bigbird_testing::Folder;
 use common::{TaskSetup, add, micro, terms};
 
 fn folder() -> Folder {
     Folder::below(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Another batch of the task, if the store is fit for use.
+fn try_aggregation(
+    setup: &TaskSetup,
+    store: AggregationStore,
+) -> Result<Aggregation, AggregationError> {
+    let now = setup.task.time(common::NOW);
+    let (keys, budget) = (setup.keys.clone(), Some(micro(1.0)));
+    Aggregation::new(
+        store,
+        keys,
+        &setup.task,
+        "other",
+        budget,
+        now - 10..=now + 10,
+    )
 }
 
 fn query(aggregation: &mut Aggregation, epsilon: f64) -> Result<Vec<i64>, BatchQueryError> {
@@ -65,7 +82,7 @@ fn a_budget_is_spent_in_parts_and_never_refunded() {
     let refused = query(&mut batch, 0.1).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the batch `batch` cannot pay 0.1 epsilons: 0.099999 of 1 are left"
+        "the batch `batch` cannot pay ε = 0.1: 0.099999 of 1 is left"
     );
     // The refusal cost nothing, and what is left can be spent.
     query(&mut batch, 0.099_999).unwrap();
@@ -76,7 +93,7 @@ fn a_budget_is_spent_in_parts_and_never_refunded() {
     let refused = batch.add(late, |_| {}).unwrap_err();
     assert!(matches!(
         refused,
-        AggregationError::Store(AggregationStoreError::Collected(_))
+        AddError::Store(AggregationStoreError::Collected(_))
     ));
 }
 
@@ -102,16 +119,53 @@ fn a_batch_keeps_its_budget() {
     let path = folder.file("aggregator.store");
     setup.aggregation(AggregationStore::open(&path).unwrap(), "batch", 0.5);
     let mut store = AggregationStore::open(&path).unwrap();
-    let refused = store.batch(&setup.task, "batch", Some(micro(8.0)));
-    assert_eq!(
-        refused.unwrap_err().to_string(),
-        "the batch `batch` has a budget of 0.5 epsilons, got 8"
-    );
+    let batch = store.batch(&setup.task, "batch", Some(micro(8.0)));
+    assert_eq!(batch.unwrap().budget, micro(0.5));
     let refused = store.batch(&setup.task, "other", None);
     assert_eq!(
         refused.unwrap_err().to_string(),
         "there is no batch `other` of this task"
     );
+    let refused = store.batch(&setup.task, "other", Some(micro(4295.0)));
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "the budget of a batch must be in (0, 4294.967295], got 4295"
+    );
+}
+
+/// Keys are checked before anything is written.
+#[test]
+fn wrong_keys_leave_nothing_behind() {
+    let setup = TaskSetup::new(&terms(2, 1));
+    let other = TaskSetup::new(&terms(2, 1));
+    let folder = folder();
+    let path = folder.file("aggregator.store");
+    let attempt = |keys: [AggregatorKeys; 2]| {
+        let store = AggregationStore::open(&path).unwrap();
+        let budget = Some(micro(0.5));
+        Aggregation::new(store, keys, &setup.task, "batch", budget, 0..=u64::MAX)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string()
+    };
+    let [leader, helper] = setup.keys.clone();
+    let [other_leader, other_helper] = other.keys;
+    assert_eq!(
+        attempt([leader.clone(), other_helper]),
+        "these keys are not the keys of the helper of https://agg.example"
+    );
+    let mut helper_of_another = helper.clone();
+    helper_of_another.verify_key = other_leader.verify_key;
+    assert_eq!(
+        attempt([leader.clone(), helper_of_another]),
+        "the leader and the helper have different verify keys"
+    );
+    assert_eq!(
+        attempt([helper, leader]),
+        "these keys are not the keys of the leader of https://agg.example"
+    );
+    let mut store = AggregationStore::open(&path).unwrap();
+    assert!(store.batch(&setup.task, "batch", None).is_err());
 }
 
 /// Tasks do not share ids: who replays a report in another task cannot decrypt it anyway.
@@ -157,9 +211,18 @@ fn a_damaged_store_is_not_used() {
         let mut batch = setup.aggregation(store, "batch", 1.0);
         add(&mut batch, &reports);
         query(&mut batch, 0.75).unwrap();
+        // Another task in the same file.
+        let mut other = TaskSetup::new(&terms(2, 1));
+        other.keys = setup.keys.clone();
+        let service = setup.task.service();
+        other.task = AggregationTask::new(service, &terms(3, 1)).unwrap();
+        let store = AggregationStore::open(&path).unwrap();
+        let mut batch = other.aggregation(store, "batch", 1.0);
+        add(&mut batch, &[other.report(&[0, 1, 0], 1.0)]);
     }
     let intact = fs::read(&path).unwrap();
     let statements = [
+        "DELETE FROM task WHERE number = 1",
         "UPDATE batch SET spent = 0",
         "UPDATE batch SET budget = 8000000",
         "UPDATE batch SET reports = reports + 1",
@@ -175,8 +238,8 @@ fn a_damaged_store_is_not_used() {
         let connection = rusqlite::Connection::open(&path).unwrap();
         assert!(connection.execute(statement, []).unwrap() > 0);
         drop(connection);
-        let mut store = AggregationStore::open(&path).unwrap();
-        let used = store.batch(&setup.task, "batch", Some(micro(1.0)));
+        let used = AggregationStore::open(&path)
+            .and_then(|mut store| store.batch(&setup.task, "batch", Some(micro(1.0))));
         assert!(
             matches!(used, Err(AggregationStoreError::Damaged(_))),
             "{statement}: {used:?}"
@@ -196,14 +259,20 @@ fn a_damaged_store_is_not_used() {
         };
         assert_eq!(state.left(), micro(0.25), "byte {at}");
         assert_eq!(state.reports, 20, "byte {at}");
-        let ids: Vec<_> = reports
-            .iter()
-            .map(|report| bigbird_dap::messages::ReportId(report[..16].try_into().unwrap()))
-            .collect();
-        if let Ok(counted) = store.counted(&state, &ids) {
-            assert!(counted.iter().all(|counted| *counted), "byte {at}");
+        // A batch that was queried takes no reports, so they are tried in another one.
+        let Ok(mut other) = try_aggregation(&setup, store) else {
+            continue;
+        };
+        let again = other.add(reports.iter().cloned().map(Ok::<_, Infallible>), |_| {});
+        if let Ok(tally) = again {
+            assert_eq!(tally.accepted, 0, "byte {at}");
         }
     }
+    fs::write(&path, b"").unwrap();
+    assert!(matches!(
+        AggregationStore::open(&path),
+        Err(AggregationStoreError::Empty)
+    ));
     fs::write(&path, b"something else entirely").unwrap();
     assert!(AggregationStore::open(&path).is_err());
     assert_eq!(fs::read(&path).unwrap(), b"something else entirely");

@@ -34,7 +34,8 @@ fn task(version: DapVersion, keys: &[AggregatorKeys; 2]) -> AggregationTask {
         TaskSettings::new(version),
         ("https://leader.example/", leader),
         ("https://helper.example/", helper),
-    );
+    )
+    .unwrap();
     let terms = TaskTerms {
         collector: "adtech.example",
         budget_source: "shop.example",

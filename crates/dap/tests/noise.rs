@@ -86,7 +86,7 @@ fn results(noise: &LaplaceNoise, source: NoiseSource, seed: u64) -> Vec<i64> {
     let mut shares = [AggregateSum::zero(100_000), AggregateSum::zero(100_000)];
     for (share, role) in shares.iter_mut().zip(bigbird_dap::Role::ALL) {
         if source.includes(role) {
-            noise.add_to(share, &mut rng);
+            noise.add_to(share, &mut rng).unwrap();
         }
     }
     let [leader, helper] = &shares;
@@ -143,15 +143,28 @@ fn the_scale_is_a_ratio_of_integers() {
         noise(u32::MAX.into(), 1).scale(),
         (2 * u128::from(u32::MAX) * 1_000_000, 1)
     );
+    // There is no result without noise.
     assert!(LaplaceNoise::new(1, MicroEpsilon::ZERO).is_err());
+    assert!(LaplaceNoise::new(0, micro(1.0)).is_err());
     // The largest noise is far below what a field element holds, and can be centred.
     let mut rng = StdRng::seed_from_u64(4);
-    let samples = (0..50).map(|_| noise(u32::MAX.into(), 1).sample(&mut rng));
-    let largest = samples.map(i128::unsigned_abs).max().unwrap();
+    let mut share = AggregateSum::zero(50);
+    let largest = noise(u32::MAX.into(), 1);
+    largest.add_to(&mut share, &mut rng).unwrap();
+    let zero = AggregateSum::zero(50);
+    let source = NoiseSource::Leader;
+    let samples = Collector
+        .combine(&share, &zero, 0, &largest, source)
+        .buckets;
+    let largest = samples
+        .iter()
+        .map(|sample| sample.unsigned_abs())
+        .max()
+        .unwrap();
     assert!(largest > 1 << 50 && largest < 1 << 62);
 }
 
-/// LaplaceNoise that makes a sum negative comes out negative.
+/// Noise that makes a sum negative comes out negative.
 #[test]
 fn results_can_be_negative() {
     let setup = TaskSetup::new(&terms(400, 1));

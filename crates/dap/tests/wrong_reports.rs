@@ -300,7 +300,8 @@ fn a_report_for_another_task_is_refused() {
             settings,
             endpoint(Role::Leader),
             endpoint(Role::Helper),
-        );
+        )
+        .unwrap();
         let task = AggregationTask::new(&other, &own).unwrap();
         let report = seal(&task, &[1, 0, 0], micro(1.0), NOW).unwrap();
         let report = report.get_encoded().unwrap();

@@ -9,8 +9,8 @@ use crate::site::SiteError;
 /// The error of a call, one variant for each kind that the draft names.
 ///
 /// A call fails only because of what the page passed, because it lacks user activation, or because
-/// its site made too many calls. The page knows all of these. Nothing that is stored, spent or
-/// disabled can make a call fail.
+/// its top-level site made too many calls. The page knows all of these, or its site does. Nothing
+/// that is stored, spent or disabled can make a call fail.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ApiError {
     /// A `RangeError`.

@@ -14,7 +14,8 @@ pub struct Collector;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NoisedHistogram {
-    /// The noised sum of each bucket. It can be negative.
+    /// The noised sum of each bucket. It can be negative. A number beyond 64 bits, which no noise
+    /// and no sum of 2³¹ reports reaches, is the largest of 64 bits.
     pub buckets: Vec<i64>,
     /// The standard deviation of the noise in each bucket.
     pub standard_deviation: f64,

@@ -10,10 +10,8 @@ mod verify;
 
 pub use collector::{Collector, NoisedHistogram};
 pub use noise::{LaplaceNoise, NoiseError, NoiseSource};
-pub use process::{Aggregation, AggregationError, RefusedReport, ReportTally};
+pub use process::{AddError, Aggregation, AggregationError, RefusedReport, ReportTally};
 pub use refusal::{Acceptance, ReportRefusal};
-pub use store::{
-    AggregationStore, AggregationStoreError, BatchQueryError, BatchState, BatchSums, VerifiedReport,
-};
+pub use store::{AggregationStore, AggregationStoreError, BatchQueryError, BatchState};
 pub use sum::AggregateSum;
 pub use verify::{Helper, HelperAnswer, KeyMismatch, Leader, LeaderState, ReportShare};

@@ -1,4 +1,4 @@
-//! LaplaceNoise: the discrete Laplace distribution, sampled exactly.
+//! Noise: the discrete Laplace distribution, sampled exactly.
 //!
 //! A report moves the sum by at most 2·maxValue (from one bucket to another), so noise of scale λ =
 //! 2·maxValue/ε makes the sum ε-differentially private. That is the same λ by which devices charge
@@ -62,11 +62,14 @@ pub struct LaplaceNoise {
     epsilon: MicroEpsilon,
 }
 
-/// A query without privacy.
+/// Noise that does not exist. Without it there is no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("epsilon must be at least 0.000001, got {got}")]
+#[error(
+    "there is no noise for a maximum value of {max_value} and ε = {epsilon}; both must be above 0"
+)]
 pub struct NoiseError {
-    got: MicroEpsilon,
+    max_value: u64,
+    epsilon: MicroEpsilon,
 }
 
 /// The number of microepsilons in one epsilon.
@@ -76,17 +79,26 @@ impl LaplaceNoise {
     /// The noise for reports of at most `max_value`, at an epsilon.
     ///
     /// # Errors
-    /// If the epsilon is zero.
+    /// If one of them is zero.
     pub fn new(max_value: u64, epsilon: MicroEpsilon) -> Result<Self, NoiseError> {
-        if epsilon.is_zero() {
-            return Err(NoiseError { got: epsilon });
-        }
-        Ok(Self { max_value, epsilon })
+        let noise = Self { max_value, epsilon };
+        noise.distribution()?;
+        Ok(noise)
+    }
+
+    fn distribution(&self) -> Result<DiscreteLaplace, NoiseError> {
+        let (numerator, denominator) = self.scale();
+        Rational::from_unsigned(numerator, denominator)
+            .and_then(DiscreteLaplace::new)
+            .map_err(|_| NoiseError {
+                max_value: self.max_value,
+                epsilon: self.epsilon,
+            })
     }
 
     /// The scale λ = 2·maxValue/ε as numerator and denominator.
     pub fn scale(&self) -> (u128, u128) {
-        let numerator = 2 * u128::from(self.max_value.max(1)) * MICRO;
+        let numerator = 2 * u128::from(self.max_value) * MICRO;
         (numerator, self.epsilon.get().into())
     }
 
@@ -107,9 +119,17 @@ impl LaplaceNoise {
     }
 
     /// Adds noise to every bucket of one aggregator's share.
-    pub fn add_to<R: Rng + ?Sized>(&self, share: &mut AggregateSum, rng: &mut R) {
+    ///
+    /// # Errors
+    /// Never: the distribution was checked when the noise was made.
+    pub fn add_to<R: Rng + ?Sized>(
+        &self,
+        share: &mut AggregateSum,
+        rng: &mut R,
+    ) -> Result<(), NoiseError> {
+        let distribution = self.distribution()?;
         for bucket in &mut share.0 {
-            let noise = self.sample(rng);
+            let noise = sample(&distribution, rng);
             let magnitude = Field128::from(noise.unsigned_abs());
             if noise < 0 {
                 *bucket -= magnitude;
@@ -117,24 +137,19 @@ impl LaplaceNoise {
                 *bucket += magnitude;
             }
         }
+        Ok(())
     }
+}
 
-    /// One sample.
-    pub fn sample<R: Rng + ?Sized>(&self, rng: &mut R) -> i128 {
-        let (numerator, denominator) = self.scale();
-        let scale = Rational::from_unsigned(numerator, denominator);
-        // Both numbers are positive, so there is such a distribution.
-        let Ok(distribution) = scale.and_then(DiscreteLaplace::new) else {
-            return 0;
-        };
-        loop {
-            // A sample beyond 100 bits has a probability below exp(−2⁴⁰).
-            let sample: BigInt = distribution.sample(rng);
-            if let Ok(sample) = i128::try_from(sample)
-                && sample.unsigned_abs() < 1 << 100
-            {
-                return sample;
-            }
+/// One sample.
+fn sample<R: Rng + ?Sized>(distribution: &DiscreteLaplace, rng: &mut R) -> i128 {
+    loop {
+        // A sample beyond 100 bits has a probability below exp(−2⁴⁰).
+        let sample: BigInt = distribution.sample(rng);
+        if let Ok(sample) = i128::try_from(sample)
+            && sample.unsigned_abs() < 1 << 100
+        {
+            return sample;
         }
     }
 }

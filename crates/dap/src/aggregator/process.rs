@@ -1,6 +1,7 @@
 //! Leader, helper and collector in one process, for local use.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use bigbird::MicroEpsilon;
 use rand::Rng;
@@ -13,7 +14,7 @@ use super::refusal::{Acceptance, ReportRefusal};
 use super::store::{
     AggregationStore, AggregationStoreError, BatchQueryError, BatchState, BatchSums, VerifiedReport,
 };
-use super::verify::{Helper, KeyMismatch, Leader};
+use super::verify::{Helper, KeyMismatch, Leader, check_keys};
 use crate::keys::AggregatorKeys;
 use crate::messages::{DapReport, Decode as _, ReportId};
 use crate::role::Role;
@@ -58,11 +59,22 @@ impl AggregatorPair {
 
 /// A batch that cannot be worked on.
 #[derive(Debug, Error)]
-pub enum AggregationError<E> {
+pub enum AggregationError {
     /// The keys are not those of the service.
     #[error(transparent)]
     Keys(#[from] KeyMismatch),
+    /// The aggregators have different verify keys, so no proof would be right.
+    #[error("the leader and the helper have different verify keys")]
+    VerifyKeys,
     /// The store failed.
+    #[error(transparent)]
+    Store(#[from] AggregationStoreError),
+}
+
+/// Reports that cannot be added.
+#[derive(Debug, Error)]
+pub enum AddError<E> {
+    /// The store failed, or the batch was queried.
     #[error(transparent)]
     Store(#[from] AggregationStoreError),
     /// The reports cannot be read.
@@ -101,25 +113,30 @@ const PORTION: usize = 4096;
 const PORTION_BYTES: usize = 16 << 20;
 
 impl Aggregation {
-    /// Both aggregators of a task, and one of its batches. With a `budget`, the batch is created if
-    /// it does not exist. Reports are accepted if their time is in `times`, and if at least the
-    /// batch's budget was paid for each.
+    /// Both aggregators of a task, and the batch with a `name`. If it does not exist, it is created
+    /// with a `budget`: see [`AggregationStore::batch`]. Reports are accepted if their time is in
+    /// `times`, and if at least the batch's budget was paid for each.
     ///
     /// # Errors
     /// If the keys are not those of the task's service, or the store cannot be used.
-    pub fn new<E>(
+    pub fn new(
         mut store: AggregationStore,
-        keys: [AggregatorKeys; 2],
+        [leader, helper]: [AggregatorKeys; 2],
         task: &AggregationTask,
-        batch: (&str, Option<MicroEpsilon>),
-        times: std::ops::RangeInclusive<u64>,
-    ) -> Result<Self, AggregationError<E>> {
-        let batch = store.batch(task, batch.0, batch.1)?;
+        name: &str,
+        budget: Option<MicroEpsilon>,
+        times: RangeInclusive<u64>,
+    ) -> Result<Self, AggregationError> {
+        check_keys(Role::Leader, &leader, task)?;
+        check_keys(Role::Helper, &helper, task)?;
+        if leader.verify_key != helper.verify_key {
+            return Err(AggregationError::VerifyKeys);
+        }
+        let batch = store.batch(task, name, budget)?;
         let acceptance = Acceptance {
             budget: batch.budget,
             times,
         };
-        let [leader, helper] = keys;
         Ok(Self {
             pair: AggregatorPair {
                 leader: Leader::new(leader, task.clone(), acceptance.clone())?,
@@ -165,7 +182,7 @@ impl Aggregation {
         &mut self,
         reports: impl IntoIterator<Item = Result<Vec<u8>, E>>,
         mut refused: impl FnMut(RefusedReport),
-    ) -> Result<ReportTally, AggregationError<E>> {
+    ) -> Result<ReportTally, AddError<E>> {
         let mut reports = reports.into_iter().peekable();
         if self.batch.queries > 0 && reports.peek().is_some() {
             let name = self.batch.name.clone();
@@ -181,7 +198,7 @@ impl Aggregation {
                 && bytes < PORTION_BYTES
                 && let Some(report) = reports.next()
             {
-                let report = report.map_err(AggregationError::Input)?;
+                let report = report.map_err(AddError::Input)?;
                 bytes += report.len().max(shares);
                 chunk.push(report);
             }
@@ -272,7 +289,7 @@ impl Aggregation {
             (Role::Helper, &mut sums.helper),
         ] {
             if source.includes(role) {
-                noise.add_to(share, rng);
+                noise.add_to(share, rng)?;
             }
         }
         let reports = self.batch.reports;

@@ -9,17 +9,25 @@
 //! them when a batch of the task is opened. A store that is not right is not used. It cannot notice
 //! that the whole file was replaced by an older copy of itself.
 
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bigbird::MicroEpsilon;
-use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior, params};
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior, params,
+};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use super::sum::AggregateSum;
 use crate::messages::{ReportId, TaskId};
 use crate::task::AggregationTask;
+
+/// The largest budget of a batch: a report carries the epsilon that was paid for it in 32 bits.
+const MAX_BUDGET: MicroEpsilon = MicroEpsilon::new(u32::MAX as u64);
 
 /// The mark in the header of the file: "BBag".
 const APPLICATION: i32 = 0x4242_6167;
@@ -73,16 +81,18 @@ pub enum AggregationStoreError {
     /// The file is damaged. Using it could count reports twice or refund budgets.
     #[error("the aggregators' store is damaged: {0}. It is not used")]
     Damaged(&'static str),
-    /// The batch exists with another budget.
-    #[error("the batch `{name}` has a budget of {budget} epsilons, got {got}")]
-    OtherBudget {
-        /// The name of the batch.
-        name: String,
-        /// Its budget.
-        budget: MicroEpsilon,
+    /// The budget of a new batch is out of range.
+    #[error("the budget of a batch must be in (0, {max}], got {got}", max = MAX_BUDGET)]
+    Budget {
         /// The budget that was given.
         got: MicroEpsilon,
     },
+    /// The file is empty. A process that is killed does not leave it so.
+    #[error("the file is empty, so what it knew is lost; remove it only if it never was a store")]
+    Empty,
+    /// The file cannot be created.
+    #[error("cannot create the aggregators' store: {0}")]
+    Create(#[source] std::io::Error),
     /// The batch was queried, so its reports are fixed.
     #[error("the batch `{0}` was queried, so no report can be added; use another batch")]
     Collected(String),
@@ -106,7 +116,7 @@ pub enum BatchQueryError {
     },
     /// The batch cannot pay.
     #[error(
-        "the batch `{name}` cannot pay {epsilon} epsilons: {left} of {budget} are left",
+        "the batch `{name}` cannot pay ε = {epsilon}: {left} of {budget} is left",
         left = budget.saturating_sub(*spent)
     )]
     Budget {
@@ -159,20 +169,20 @@ impl BatchState {
 
 /// The sums of a batch: each aggregator's share, without noise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BatchSums {
+pub(crate) struct BatchSums {
     /// The leader's share.
-    pub leader: AggregateSum,
+    pub(crate) leader: AggregateSum,
     /// The helper's share.
-    pub helper: AggregateSum,
+    pub(crate) helper: AggregateSum,
 }
 
 /// A report whose proof was verified, in shares.
 #[derive(Debug, Clone)]
-pub struct VerifiedReport {
+pub(crate) struct VerifiedReport {
     /// Its id.
-    pub id: ReportId,
+    pub(crate) id: ReportId,
     /// The shares of its histogram.
-    pub sums: BatchSums,
+    pub(crate) sums: BatchSums,
 }
 
 /// The store of a leader and a helper that run in one process.
@@ -187,15 +197,15 @@ impl AggregationStore {
     /// # Errors
     /// If the file cannot be used. It is never replaced.
     pub fn open(path: &Path) -> Result<Self, AggregationStoreError> {
-        // Both shares of a sum are in the file, so nobody but its owner may read it.
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::OpenOptionsExt as _;
-            let mut options = std::fs::OpenOptions::new();
-            // If it exists or cannot be created, SQLite says so.
-            let _ = options.write(true).create_new(true).mode(0o600).open(path);
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.len() == 0 => return Err(AggregationStoreError::Empty),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                create(path).map_err(AggregationStoreError::Create)?;
+            }
+            _ => {}
         }
-        Self::prepare(Connection::open(path)?)
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        Self::prepare(Connection::open_with_flags(path, flags)?)
     }
 
     /// A store that is gone with the process, for tests and demonstrations.
@@ -238,6 +248,13 @@ impl AggregationStore {
                     let what = "SQLite found that its pages contradict each other";
                     return Err(AggregationStoreError::Damaged(what));
                 }
+                let orphans = "SELECT
+                    EXISTS (SELECT 1 FROM report WHERE task NOT IN (SELECT number FROM task))
+                    OR EXISTS (SELECT 1 FROM batch WHERE task NOT IN (SELECT number FROM task))";
+                if transaction.query_row(orphans, [], |row| row.get(0))? {
+                    let what = "a task is missing, and its reports are there";
+                    return Err(AggregationStoreError::Damaged(what));
+                }
             }
             (APPLICATION, got, _) if got > VERSION => {
                 return Err(AggregationStoreError::Newer { got });
@@ -253,17 +270,20 @@ impl AggregationStore {
         self.connection.transaction_with_behavior(immediate)
     }
 
-    /// The batch of a task with a name. With a budget, it is created if it does not exist. The ids
-    /// of the task's reports are compared with their digest.
+    /// The batch of a task with a name. If it does not exist, it is created with a `budget`. One
+    /// that exists keeps its own. The ids of the task's reports are compared with their digest.
     ///
     /// # Errors
-    /// If the batch has another budget, does not exist, or the store is damaged.
+    /// If the batch does not exist and there is no budget for it, or the store is damaged.
     pub fn batch(
         &mut self,
         task: &AggregationTask,
         name: &str,
         budget: Option<MicroEpsilon>,
     ) -> Result<BatchState, AggregationStoreError> {
+        if let Some(got) = budget.filter(|got| got.is_zero() || *got > MAX_BUDGET) {
+            return Err(AggregationStoreError::Budget { got });
+        }
         let transaction = self.begin()?;
         let row = match TaskRow::find(&transaction, task.id())? {
             Some(row) => row,
@@ -282,21 +302,14 @@ impl AggregationStore {
             }
         };
         transaction.commit()?;
-        match budget {
-            Some(got) if got != batch.state.budget => Err(AggregationStoreError::OtherBudget {
-                name: name.to_owned(),
-                budget: batch.state.budget,
-                got,
-            }),
-            _ => Ok(batch.state),
-        }
+        Ok(batch.state)
     }
 
     /// For each id, whether the report was counted in any batch of the task.
     ///
     /// # Errors
     /// If SQLite fails.
-    pub fn counted(
+    pub(crate) fn counted(
         &self,
         batch: &BatchState,
         ids: &[ReportId],
@@ -313,7 +326,7 @@ impl AggregationStore {
     ///
     /// # Errors
     /// If the batch was queried, or the store failed. Then none is counted.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         batch: &mut BatchState,
         reports: &[VerifiedReport],
@@ -351,7 +364,7 @@ impl AggregationStore {
     ///
     /// # Errors
     /// If the batch is too small or cannot pay, or the store failed. Then nothing is spent.
-    pub fn spend(
+    pub(crate) fn spend(
         &mut self,
         batch: &mut BatchState,
         epsilon: MicroEpsilon,
@@ -383,6 +396,34 @@ impl AggregationStore {
         *batch = row.state;
         Ok(row.sums)
     }
+}
+
+/// Creates a store at a path where no file exists. It is built under another name first, so that
+/// nobody ever takes half a store for a new one. Both shares of a sum are in the file, so nobody
+/// but its owner may read it.
+fn create(path: &Path) -> io::Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".new-{}-{count}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(&temporary)?;
+    let built = Connection::open(&temporary)
+        .map_err(AggregationStoreError::from)
+        .and_then(AggregationStore::prepare)
+        .and_then(|store| Ok(store.connection.close().map_err(|(_, error)| error)?))
+        .map_err(io::Error::other);
+    // If another process was faster, its store is taken.
+    let linked = built.and_then(|()| match fs::hard_link(&temporary, path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        linked => linked,
+    });
+    let removed = fs::remove_file(&temporary);
+    linked.and(removed)
 }
 
 const DAMAGED_TASK: AggregationStoreError =
@@ -489,7 +530,7 @@ impl TaskRow {
         transaction.execute(
             "UPDATE task SET reports = ?, digest = ?, checksum = ? WHERE number = ?",
             params![
-                i64::try_from(self.reports).unwrap_or(i64::MAX),
+                i64::try_from(self.reports).map_err(|_| DAMAGED_TASK)?,
                 self.digest,
                 self.checksum(),
                 self.number
@@ -654,16 +695,16 @@ impl BatchRow {
         let bytes = |share: &AggregateSum| share.to_bytes().map_err(|_| DAMAGED_BATCH);
         let (leader, helper) = (bytes(&self.sums.leader)?, bytes(&self.sums.helper)?);
         let state = &self.state;
-        let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let whole = |number: u64| i64::try_from(number).map_err(|_| DAMAGED_BATCH);
         transaction.execute(
             "UPDATE batch SET budget = ?, spent = ?, queries = ?, reports = ?, leader = ?,
                               helper = ?, checksum = ?
              WHERE number = ?",
             params![
-                whole(state.budget.get()),
-                whole(state.spent.get()),
-                whole(state.queries),
-                whole(state.reports),
+                whole(state.budget.get())?,
+                whole(state.spent.get())?,
+                whole(state.queries)?,
+                whole(state.reports)?,
                 leader,
                 helper,
                 self.checksum(&leader, &helper),

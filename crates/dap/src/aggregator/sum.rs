@@ -27,7 +27,7 @@ impl AggregateSum {
         self.0.len()
     }
 
-    /// Adds another share of the same aggregator.
+    /// Adds another share with as many buckets.
     pub fn add(&mut self, other: &Self) {
         debug_assert_eq!(self.0.len(), other.0.len());
         for (sum, part) in self.0.iter_mut().zip(&other.0) {

@@ -28,6 +28,20 @@ pub struct KeyMismatch {
     service: String,
 }
 
+/// Checks that keys are those of an aggregator of a task.
+pub(super) fn check_keys(
+    role: Role,
+    keys: &AggregatorKeys,
+    task: &AggregationTask,
+) -> Result<(), KeyMismatch> {
+    let expected = &task.service().aggregator(role).recipient;
+    if keys.role == role && keys.hpke.recipient() == expected {
+        return Ok(());
+    }
+    let service = task.service().url().to_owned();
+    Err(KeyMismatch { role, service })
+}
+
 /// What both aggregators have.
 #[derive(Debug, Clone)]
 struct Party {
@@ -43,11 +57,7 @@ impl Party {
         task: AggregationTask,
         acceptance: Acceptance,
     ) -> Result<Self, KeyMismatch> {
-        let expected = &task.service().aggregator(role).recipient;
-        if keys.role != role || keys.hpke.recipient() != expected {
-            let service = task.service().url().to_owned();
-            return Err(KeyMismatch { role, service });
-        }
+        check_keys(role, &keys, &task)?;
         Ok(Self {
             keys,
             task,
@@ -88,7 +98,9 @@ impl Party {
     }
 }
 
-/// The leader.
+/// The leader of a task. It verifies reports and remembers none: whoever runs it must refuse ids
+/// that were counted, sum enough reports, and add noise. [`Aggregation`](super::Aggregation) does
+/// all that.
 #[derive(Debug, Clone)]
 pub struct Leader(Party);
 
@@ -192,7 +204,7 @@ impl Leader {
     }
 }
 
-/// The helper.
+/// The helper of a task. Like the [`Leader`], it remembers nothing.
 #[derive(Debug, Clone)]
 pub struct Helper(Party);
 

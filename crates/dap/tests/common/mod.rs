@@ -25,7 +25,7 @@ pub(crate) fn service(settings: TaskSettings) -> (AggregationService, [Aggregato
         ("https://leader.example/", leader),
         ("https://helper.example/", helper),
     );
-    (service, keys)
+    (service.unwrap(), keys)
 }
 
 /// A task, the keys of its aggregators, and batches of it.
@@ -73,11 +73,10 @@ impl TaskSetup {
         budget: f64,
     ) -> Aggregation {
         let now = self.task.time(NOW);
-        let batch = (batch, Some(micro(budget)));
+        let budget = Some(micro(budget));
         let times = now - 1000..=now + 10;
-        let aggregation =
-            Aggregation::new::<Infallible>(store, self.keys.clone(), &self.task, batch, times);
-        aggregation.unwrap()
+        let keys = self.keys.clone();
+        Aggregation::new(store, keys, &self.task, batch, budget, times).unwrap()
     }
 
     pub(crate) fn in_memory(&self, budget: f64) -> Aggregation {

@@ -277,8 +277,8 @@ impl<W, A> Scheduler<W, A> {
         number >= self.first
     }
 
-    /// The first conversion that is not ready and whose null answer is `unprepared`, with the moment
-    /// when it is due.
+    /// The first conversion that is not ready and whose null answer is `unprepared`, with the
+    /// moment when it is due.
     pub fn first_unprepared(
         &self,
         unprepared: impl Fn(&A) -> bool,
