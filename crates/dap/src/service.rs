@@ -472,7 +472,7 @@ impl ServiceEntry {
 }
 
 /// Reads a number into a field that holds only some.
-fn read_number<T: TryFrom<i64> + Bounds>(
+fn read_number<T: TryFrom<i64> + FileNumber>(
     name: &str,
     given: &Option<Spanned<i64>>,
     field: &mut T,
@@ -488,19 +488,19 @@ fn read_number<T: TryFrom<i64> + Bounds>(
 }
 
 /// The largest value of a kind of number in a file.
-trait Bounds {
+trait FileNumber {
     const LARGEST: u64;
 }
 
-impl Bounds for u8 {
+impl FileNumber for u8 {
     const LARGEST: u64 = Self::MAX as u64;
 }
 
-impl Bounds for u16 {
+impl FileNumber for u16 {
     const LARGEST: u64 = Self::MAX as u64;
 }
 
-impl Bounds for u64 {
+impl FileNumber for u64 {
     const LARGEST: u64 = i64::MAX.unsigned_abs();
 }
 
