@@ -283,8 +283,8 @@ impl ConversionCall {
         }
     }
 
-    /// The work to seal its report: about a microsecond for each unit. A shared conversion has no
-    /// report.
+    /// The work to seal its report: about half a microsecond for each unit. A shared conversion has
+    /// no report.
     pub fn sealing_units(&self) -> u32 {
         if self.creates_shared() {
             return 1;

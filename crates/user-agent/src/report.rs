@@ -65,11 +65,11 @@ impl Envelope {
     }
 }
 
-/// The work to seal a report, in elements of its proof: about a microsecond each. It grows with the
-/// number of buckets and with the bits of the largest value. Encrypting the shares costs as much as
-/// some hundred elements.
+/// The work to seal a report, in elements of its proof: about half a microsecond each. It grows
+/// with the number of buckets and with the bits of the largest value. Encrypting the shares costs
+/// as much as some hundred elements.
 pub(crate) fn sealing_units(size: HistogramSize, max_value: u32) -> u32 {
-    const ENCRYPTION: u32 = 300;
+    const ENCRYPTION: u32 = 600;
     let bits = u32::BITS - max_value.leading_zeros();
     let elements = size.get().saturating_add(1).saturating_mul(bits);
     elements.saturating_add(ENCRYPTION)
