@@ -47,19 +47,26 @@ Exit status: 0 if there is a result, 1 if the query was refused or something fai
 cannot be read or the arguments are wrong.")]
 pub(crate) struct AggregateArgs {
     /// Folder with the service and the keys of both aggregators, from `bigbird keys generate`
+    ///
+    /// The file aggregation-services.toml in that folder is accepted too.
     #[arg(long, value_name = "DIR")]
     service: PathBuf,
     /// URL of the service, if the folder has several [default: the first]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// Site whose budget paid: the conversion site, or the intermediary that was the querier
-    #[arg(long, value_name = "SITE")]
+    #[arg(long, value_name = "SITE", alias = "conversion-site")]
     site: String,
     /// Site that made the calls, if it was an intermediary [default: --site]
     #[arg(long, value_name = "SITE")]
     caller: Option<String>,
     /// Number of buckets of each report
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(
+        long,
+        value_name = "N",
+        alias = "buckets",
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20)
+    )]
     histogram_size: u32,
     /// Largest value of a conversion
     #[arg(long, value_name = "N", default_value_t = 1,

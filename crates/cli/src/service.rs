@@ -39,9 +39,14 @@ pub(crate) struct OperatedService {
 }
 
 impl OperatedService {
-    /// Reads the folder that `bigbird keys generate` wrote. With a `url`, that service of several.
-    pub(crate) fn read(folder: &Path, url: Option<&str>) -> Result<Self, CommandError> {
-        let services = read_services(folder)?;
+    /// Reads the folder that `bigbird keys generate` wrote, or the folder of a file of services. With
+    /// a `url`, that service of several.
+    pub(crate) fn read(path: &Path, url: Option<&str>) -> Result<Self, CommandError> {
+        let services = read_services(path)?;
+        let folder = match path.is_dir() {
+            true => path,
+            false => path.parent().unwrap_or(Path::new("")),
+        };
         let service = match url {
             Some(url) => services.get(url).ok_or_else(|| {
                 let known: Vec<_> = services.iter().map(AggregationService::url).collect();
