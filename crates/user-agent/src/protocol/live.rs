@@ -573,13 +573,17 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
 fn seal(shared: &LiveShared, gate: &Gate) {
     let margin = gate.config().pace.delay / 4;
     let mut state = shared.lock();
+    // What is late must not make the rest late, and must come all the same: so they take turns.
+    let mut late_first = false;
     loop {
         if state.output_closed {
             return;
         }
         let now = shared.now();
-        if let Some(null) = state.overdue.pop_front() {
-            // It is late already, and no other answer may be.
+        late_first = !late_first;
+        if (late_first || state.to_seal.is_empty())
+            && let Some(null) = state.overdue.pop_front()
+        {
             drop(state);
             let line = null.line(gate);
             state = shared.lock();
