@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use bigbird::Epsilon;
 use bigbird_dap::messages::Encode as _;
-use bigbird_dap::{AggregationService, AggregationTask, Role, TaskTerms, VdafKind, seal};
+use bigbird_dap::{
+    AggregationService, AggregationTask, Role, TaskTerms, VdafKind, seal, seal_without_budget,
+};
 use serde_json::json;
 
 use crate::aggregate::site;
@@ -23,7 +25,7 @@ Writes into the folder:
   upload-N.bin             bodies of upload requests, of at most 100 reports each: POST them to
                            {leader}/tasks/{task id}/reports with the content type
                            application/ppm-dap;message=upload-req
-  reports.bin              the same reports with their lengths, for `bigbird aggregate`
+  reports.bin              the same histograms as reports with their lengths, for `bigbird aggregate`
   task.json                what is in them, and the true sum
 
 Without --aggregation-services it also generates keys, and writes leader.toml, helper.toml and
@@ -66,6 +68,19 @@ pub(crate) struct ExportArgs {
     /// VDAF: l1-bound-sum, or sum-vec for an aggregator that does not know the first
     #[arg(long, value_name = "NAME", default_value = "l1-bound-sum")]
     vdaf: VdafArg,
+    /// Put the privacy budget into uploaded reports, as the draft says: yes or no
+    ///
+    /// [default: yes with l1-bound-sum, no with sum-vec]
+    ///
+    /// An aggregator that does not know this extension refuses the report.
+    #[arg(long, value_name = "WHETHER", hide_possible_values = true)]
+    privacy_budget: Option<YesOrNo>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum YesOrNo {
+    Yes,
+    No,
 }
 
 /// The name of a VDAF on the command line.
@@ -116,14 +131,22 @@ pub(crate) fn run(command: &DapCommand) -> CommandResult {
     let task = AggregationTask::new(&service, &terms)?;
     let seconds = wall_clock().0.div_euclid(1000);
     let mut sum = vec![0_u64; args.histogram_size as usize];
-    let mut reports = Vec::new();
+    let (mut uploads, mut reports) = (Vec::new(), Vec::new());
+    let with_budget = match (args.privacy_budget, args.vdaf) {
+        (Some(given), _) => given == YesOrNo::Yes,
+        (None, vdaf) => matches!(vdaf, VdafArg::L1BoundSum),
+    };
     for number in 0..args.reports {
         let histogram = histogram(number, args.histogram_size, args.max_value);
         for (sum, bucket) in sum.iter_mut().zip(&histogram) {
             *sum += u64::from(*bucket);
         }
-        let report = seal(&task, &histogram, epsilon.micro(), seconds)?;
-        reports.push(report.get_encoded()?);
+        let report = seal(&task, &histogram, epsilon.micro(), seconds)?.get_encoded()?;
+        uploads.push(match with_budget {
+            true => report.clone(),
+            false => seal_without_budget(&task, &histogram, seconds)?.get_encoded()?,
+        });
+        reports.push(report);
     }
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.join(name);
@@ -131,7 +154,7 @@ pub(crate) fn run(command: &DapCommand) -> CommandResult {
     };
     write("task-configuration.bin", task.encoded_configuration())?;
     write("task-id.bin", &task.id().0)?;
-    for (number, body) in reports.chunks(UPLOAD).enumerate() {
+    for (number, body) in uploads.chunks(UPLOAD).enumerate() {
         write(&format!("upload-{number}.bin"), &body.concat())?;
     }
     let mut prefixed = Vec::new();
@@ -159,9 +182,9 @@ pub(crate) fn run(command: &DapCommand) -> CommandResult {
         },
         "collector": collector.as_str(),
         "budgetSource": budget_source.as_str(),
-        "privacyBudget": epsilon.micro().get(),
+        "privacyBudget": with_budget.then_some(epsilon.micro().get()),
         "reports": reports.len(),
-        "bytesPerReport": reports.first().map_or(0, Vec::len),
+        "bytesPerReport": uploads.first().map_or(0, Vec::len),
         "firstTime": time,
         "lastTime": time,
         "sum": sum,

@@ -153,6 +153,12 @@ fn exported_reports_are_summed_from_one_file() {
         assert_eq!(fs::read(out.join("task-id.bin")).unwrap().len(), 32);
         let uploaded = fs::metadata(out.join("upload-0.bin")).unwrap().len();
         assert_eq!(uploaded, 45 * task["bytesPerReport"].as_u64().unwrap());
+        // An aggregator that knows only the older VDAF does not know the extension either.
+        let budget = match vdaf {
+            "sum-vec" => json!(null),
+            _ => json!(4_294_000_000_u64),
+        };
+        assert_eq!(task["privacyBudget"], budget);
         // The first report is not one, and the others are counted.
         let mut prefixed = fs::read(out.join("reports.bin")).unwrap();
         let mut first = prefixed.clone();

@@ -53,7 +53,7 @@ pub use aggregator::{
 pub use hpke::{EncryptionError, HpkeKeys, Recipient, input_share_info};
 pub use keys::{AggregatorKeys, KeysError, VerifyKey};
 pub use role::Role;
-pub use sealer::{DapSealer, SealError, seal};
+pub use sealer::{DapSealer, SealError, seal, seal_without_budget};
 pub use service::{
     AggregationService, AggregatorEndpoint, ConfiguredServices, ServiceError, ServicesError,
     TaskSettings,

@@ -101,12 +101,35 @@ pub fn seal(
     epsilon: MicroEpsilon,
     seconds: i64,
 ) -> Result<DapReport, SealError> {
+    let extensions = Extensions::new(vec![task.budget_extension(epsilon)])?;
+    seal_with(task, histogram, extensions, seconds)
+}
+
+/// Makes a report that does not say what was paid for it, and otherwise is like [`seal`]'s. It is for
+/// tests with aggregators that refuse extensions they do not know. Ours refuse such a report.
+///
+/// # Errors
+/// If the histogram does not fit the task.
+pub fn seal_without_budget(
+    task: &AggregationTask,
+    histogram: &[u32],
+    seconds: i64,
+) -> Result<DapReport, SealError> {
+    seal_with(task, histogram, Extensions::default(), seconds)
+}
+
+fn seal_with(
+    task: &AggregationTask,
+    histogram: &[u32],
+    public_extensions: Extensions,
+    seconds: i64,
+) -> Result<DapReport, SealError> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| SealError::Randomness(error.to_string()))?;
     let metadata = ReportMetadata {
         report_id: ReportId(id),
         time: task.time(seconds),
-        public_extensions: Extensions::new(vec![task.budget_extension(epsilon)])?,
+        public_extensions,
     };
     let sharded = task
         .vdaf()
