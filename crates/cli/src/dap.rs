@@ -25,7 +25,7 @@ Writes into the folder:
   upload-N.bin             bodies of upload requests, of at most 100 reports each: POST them to
                            {leader}/tasks/{task id}/reports with the content type
                            application/ppm-dap;message=upload-req
-  reports.bin              the same histograms as reports with their lengths, for `bigbird aggregate`
+  reports.bin              the same histograms as reports, with lengths, for `bigbird aggregate`
   task.json                what is in them, and the true sum
 
 Without --aggregation-services it also generates keys, and writes leader.toml, helper.toml and
@@ -223,14 +223,15 @@ impl ExportArgs {
 /// value over two.
 fn histogram(number: u32, size: u32, max_value: u32) -> Vec<u32> {
     let mut histogram = vec![0; size as usize];
-    let at = |place: u32| (place % size) as usize;
+    // Squares, so that buckets get different sums.
+    let at = |place: u32| (place.wrapping_mul(place) % size) as usize;
     match number % 4 {
         0 => {}
         1 => histogram[at(number)] = 1,
         2 => histogram[at(number)] = max_value,
         _ => {
             histogram[at(number)] += max_value / 2;
-            histogram[at(number / 2 + 1)] += max_value - max_value / 2;
+            histogram[at(number / 4)] += max_value - max_value / 2;
         }
     }
     histogram

@@ -39,8 +39,8 @@ pub(crate) struct OperatedService {
 }
 
 impl OperatedService {
-    /// Reads the folder that `bigbird keys generate` wrote, or the folder of a file of services. With
-    /// a `url`, that service of several.
+    /// Reads the folder that `bigbird keys generate` wrote, or the folder of a file of services.
+    /// With a `url`, that service of several.
     pub(crate) fn read(path: &Path, url: Option<&str>) -> Result<Self, CommandError> {
         let services = read_services(path)?;
         let folder = match path.is_dir() {

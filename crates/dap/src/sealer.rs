@@ -105,8 +105,8 @@ pub fn seal(
     seal_with(task, histogram, extensions, seconds)
 }
 
-/// Makes a report that does not say what was paid for it, and otherwise is like [`seal`]'s. It is for
-/// tests with aggregators that refuse extensions they do not know. Ours refuse such a report.
+/// Makes a report that does not say what was paid for it, and otherwise is like [`seal`]'s. It is
+/// for tests with aggregators that refuse extensions they do not know. Ours refuse such a report.
 ///
 /// # Errors
 /// If the histogram does not fit the task.
