@@ -224,7 +224,7 @@ impl ExportArgs {
 fn histogram(number: u32, size: u32, max_value: u32) -> Vec<u32> {
     let mut histogram = vec![0; size as usize];
     // Squares, so that buckets get different sums.
-    let at = |place: u32| (place.wrapping_mul(place) % size) as usize;
+    let at = |place: u32| (u64::from(place) * u64::from(place) / 7 % u64::from(size)) as usize;
     match number % 4 {
         0 => {}
         1 => histogram[at(number)] = 1,
