@@ -1,22 +1,23 @@
 //! `bigbird aggregate`: leader, helper and collector in one process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bigbird::MicroEpsilon;
 use bigbird_dap::messages::{DapReport, Decode as _};
 use bigbird_dap::{
-    AddError, Aggregation, AggregationStore, AggregationTask, BatchState, NoiseSource,
-    NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
+    AddError, Aggregation, AggregationStore, AggregationTask, BatchQueryError, BatchState,
+    NoiseSource, NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
 };
 use bigbird_lab::text::grouped;
 use bigbird_user_agent::{Localhost, Site};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::clock::wall_clock;
 use crate::dap::VdafArg;
@@ -27,8 +28,8 @@ use crate::{CommandError, CommandResult, output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Reports are files as a browser posted them: one report in each, or many in one file, each with its
-length in four bytes (big-endian) before it. A folder stands for all files in it. A report in
-base64, as `bigbird agent` prints it, is read too.
+length in four bytes (big-endian) before it. A folder stands for all files in it. Reports in base64
+and the answers of `bigbird agent` are read too.
 
 Reports are counted in a batch. A batch has a budget: the epsilon that was paid for each of its
 reports. Each query spends a part of it, and adds noise for that part. The first query closes the
@@ -78,7 +79,10 @@ pub(crate) struct AggregateArgs {
     /// Name of the batch
     #[arg(long, value_name = "NAME", default_value = "default")]
     batch: String,
-    /// Budget of a new batch, in epsilons. Reports that paid less are refused [default: --epsilon]
+    /// Budget of a new batch, in epsilons [default: --epsilon]
+    ///
+    /// Reports that paid less are refused, and what they paid beyond it cannot be spent. Choose
+    /// what every report paid, to spend it over several queries.
     #[arg(long, value_name = "E")]
     batch_epsilon: Option<f64>,
     /// Aggregators that add noise: both, leader or helper
@@ -143,6 +147,7 @@ const AHEAD: i64 = 60;
 const DAY: i64 = 24 * 60 * 60;
 
 pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
+    check_name(&args.batch)?;
     let epsilon = epsilon("--epsilon", args.epsilon)?;
     let budget = args.batch_epsilon;
     let budget = budget
@@ -166,6 +171,10 @@ pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
         .store
         .clone()
         .unwrap_or_else(|| operated.folder.join("aggregator.store"));
+    if let Some(list) = &args.refused {
+        check_output(list, files.iter().chain([&path]), &operated.folder)?;
+    }
+    let new_store = !path.exists();
     let store = AggregationStore::open(&path)
         .map_err(|error| CommandError::because(format!("{}: {error}", path.display())))?;
     let now = args.now.unwrap_or_else(|| wall_clock().0.div_euclid(1000));
@@ -180,15 +189,25 @@ pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
     let aggregation = Aggregation::new(store, operated.keys, &task, name, if_new, times)?;
     let state = aggregation.batch();
     if let Some(given) = budget.filter(|given| *given != state.budget) {
-        return Err(CommandError::because(format!(
+        return Err(CommandError::misused(format!(
             "the batch `{name}` has a budget of ε = {}, and --batch-epsilon is {given}",
             state.budget
         )));
     }
     let mut aggregation = aggregation.in_portions_of(args.portion);
     let tally = count(&mut aggregation, &files, args.refused.as_deref())?;
+    let empty = aggregation.batch().reports == 0 && !args.reports.is_empty();
+    if empty {
+        // Its name can be used again, with another budget.
+        aggregation.discard_if_empty()?;
+    }
     let result = match args.no_query {
         true => None,
+        false if empty => Some(Err(BatchQueryError::TooFewReports {
+            name: name.to_owned(),
+            reports: 0,
+            least: task.configuration().min_batch_size,
+        })),
         false => Some(aggregation.query(epsilon, args.noise.into(), &mut rand::rng())),
     };
     let refusal = match &result {
@@ -200,9 +219,48 @@ pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
     let answer = AggregateAnswer::new(&task, &tally, aggregation.batch(), result, refusal);
     let text = match args.json {
         true => output::json(&answer)?,
-        false => answer.text(args)?,
+        false => {
+            let mut text = match new_store {
+                true => format!("Created the store {}.\n", path.display()),
+                false => String::new(),
+            };
+            text += &answer.text(args)?;
+            text
+        }
     };
     Ok((text, good))
+}
+
+/// Checks the name of a batch.
+fn check_name(name: &str) -> Result<(), CommandError> {
+    const LONGEST: usize = 100;
+    if (1..=LONGEST).contains(&name.len()) && !name.contains(char::is_control) {
+        return Ok(());
+    }
+    Err(CommandError::misused(format!(
+        "--batch must have 1 to {LONGEST} printable characters, got {name:?}"
+    )))
+}
+
+/// Checks that the list of refused reports replaces none of the files that are read.
+fn check_output<'a>(
+    list: &Path,
+    mut files: impl Iterator<Item = &'a PathBuf>,
+    folder: &Path,
+) -> Result<(), CommandError> {
+    let Ok(list) = fs::canonicalize(list) else {
+        return Ok(());
+    };
+    let is_list = |file: &Path| fs::canonicalize(file).is_ok_and(|file| file == list);
+    let in_service = list.parent() == fs::canonicalize(folder).ok().as_deref()
+        && list.extension().is_some_and(|it| it == "toml");
+    if in_service || files.any(|file| is_list(file)) {
+        return Err(CommandError::misused(format!(
+            "--refused would replace {}, which is read",
+            list.display()
+        )));
+    }
+    Ok(())
 }
 
 /// Counts the reports of files.
@@ -216,7 +274,7 @@ fn count(
     };
     let mut list = match refused {
         Some(path) => {
-            let file = File::create(path).map_err(|error| unwritable(path, &error))?;
+            let file = File::create(new_name(path)).map_err(|error| unwritable(path, &error))?;
             let mut list = BufWriter::new(file);
             let header = writeln!(list, "file,report,id,reason,explanation");
             header.map_err(|error| unwritable(path, &error))?;
@@ -250,14 +308,30 @@ fn count(
         }
     });
     bar.clear();
-    failed?;
-    if let Some((path, mut list)) = list {
-        list.flush().map_err(|error| unwritable(path, &error))?;
+    let written = failed.and_then(|()| match &mut list {
+        Some((path, list)) => list.flush().map_err(|error| unwritable(path, &error)),
+        None => Ok(()),
+    });
+    if let Some((path, _)) = list {
+        // An older list stays as it was if there is no new one.
+        let placed = match added.is_ok() && written.is_ok() {
+            true => fs::rename(new_name(path), path),
+            false => fs::remove_file(new_name(path)),
+        };
+        placed.map_err(|error| unwritable(path, &error))?;
     }
+    written?;
     added.map_err(|error| match error {
         AddError::Input(error) => CommandError::unreadable(error.to_string()),
         AddError::Store(error) => CommandError::because(error.to_string()),
     })
+}
+
+/// The name of a file while it is written.
+fn new_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
 }
 
 /// A row of the list of refused reports.
@@ -329,6 +403,8 @@ struct ReportFiles<'a> {
     opened: usize,
     /// The rest of a file with many reports.
     many: Option<BufReader<File>>,
+    /// The rest of a file of text.
+    list: VecDeque<Vec<u8>>,
     read_bytes: u64,
     total_bytes: u64,
 }
@@ -343,6 +419,7 @@ impl<'a> ReportFiles<'a> {
             files,
             opened: 0,
             many: None,
+            list: VecDeque::new(),
             read_bytes: 0,
             total_bytes: sizes.map(|metadata| metadata.len()).sum(),
         }
@@ -350,6 +427,10 @@ impl<'a> ReportFiles<'a> {
 
     fn next(&mut self) -> Option<io::Result<Vec<u8>>> {
         loop {
+            if let Some(report) = self.list.pop_front() {
+                self.read_bytes += report.len() as u64;
+                return Some(Ok(report));
+            }
             if let Some(file) = &mut self.many {
                 match next_of_many(file) {
                     Ok(Some(report)) => {
@@ -367,6 +448,7 @@ impl<'a> ReportFiles<'a> {
                     self.read_bytes += report.len() as u64;
                     return Some(Ok(report));
                 }
+                Ok(Opened::List(reports)) => self.list = reports,
                 Ok(Opened::Many(file)) => self.many = Some(file),
                 Err(error) => return Some(Err(named(path, &error))),
             }
@@ -380,12 +462,13 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
 
 enum Opened {
     One(Vec<u8>),
+    List(VecDeque<Vec<u8>>),
     Many(BufReader<File>),
 }
 
 /// Opens a file, and tells by looking what it has: many reports with their lengths, one report, or
-/// one in base64, as `bigbird agent` prints it. A report begins with random bytes, so it does not
-/// look like a length and as many bytes.
+/// reports in base64, as `bigbird agent` prints them. A report begins with random bytes, so it does
+/// not look like a length and as many bytes.
 fn open(path: &Path) -> io::Result<Opened> {
     let size = fs::metadata(path)?.len();
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
@@ -405,14 +488,40 @@ fn open(path: &Path) -> io::Result<Opened> {
     if DapReport::get_decoded(&report).is_ok() {
         return Ok(Opened::One(report));
     }
-    if let Ok(decoded) = STANDARD.decode(report.trim_ascii()) {
-        return Ok(Opened::One(decoded));
+    if let Some(reports) = std::str::from_utf8(&report).ok().and_then(from_text) {
+        return Ok(Opened::List(reports.into()));
     }
     match first.is_empty() || first.len() as u64 + 4 > size {
         true => Ok(Opened::One(report)),
         // The first report is wrong, and the others may be right.
         false => many(),
     }
+}
+
+/// The reports in a text: one in base64, one in base64 on each line, or the answers of
+/// `bigbird agent`, some of which have one.
+fn from_text(text: &str) -> Option<Vec<Vec<u8>>> {
+    let decode = |text: &str| {
+        let compact: String = text.split_whitespace().collect();
+        let standard = STANDARD.decode(&compact);
+        let decoded = standard.or_else(|_| URL_SAFE_NO_PAD.decode(compact.trim_end_matches('=')));
+        decoded.ok().filter(|decoded| !decoded.is_empty())
+    };
+    if let Some(one) = decode(text).filter(|it| DapReport::get_decoded(it).is_ok()) {
+        return Some(vec![one]);
+    }
+    let mut reports = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        match serde_json::from_str::<Value>(line) {
+            Ok(Value::Object(answer)) => {
+                if let Some(report) = answer.get("report").and_then(Value::as_str) {
+                    reports.push(decode(report)?);
+                }
+            }
+            _ => reports.push(decode(line)?),
+        }
+    }
+    (!reports.is_empty()).then_some(reports)
 }
 
 /// The next report of a file with many. A report that is cut short is returned as far as it goes.
@@ -458,6 +567,8 @@ struct AggregateAnswer {
     reasons: Vec<(ReportRefusal, u64)>,
     #[serde(skip)]
     state: BatchState,
+    #[serde(skip)]
+    least_paid: Option<MicroEpsilon>,
 }
 
 impl AggregateAnswer {
@@ -490,25 +601,54 @@ impl AggregateAnswer {
             error,
             reasons: reasons().collect(),
             state: batch.clone(),
+            least_paid: tally.least_paid,
         }
     }
 
     fn text(&self, args: &AggregateArgs) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         let refused: u64 = self.refused.values().sum();
-        writeln!(
-            text,
-            "{} accepted, {} refused.",
-            output::count(self.accepted, "report"),
-            grouped(refused)
-        )?;
+        if self.accepted + refused > 0 {
+            writeln!(
+                text,
+                "{} accepted, {} refused.",
+                output::count(self.accepted, "report"),
+                grouped(refused)
+            )?;
+        }
         for (reason, count) in &self.reasons {
             writeln!(text, "  {:>9}  {reason}", grouped(*count))?;
         }
         let state = &self.state;
+        let all = self.accepted == 0 && refused > 0;
+        if all
+            && self
+                .refused
+                .contains_key(ReportRefusal::Undecryptable.key())
+        {
+            writeln!(
+                text,
+                "None could be decrypted. Check --site, --caller, --histogram-size, --max-value, \
+                 --vdaf\nand the settings of the service: a report is for one task alone."
+            )?;
+        }
+        match self.least_paid {
+            Some(paid) if paid < state.budget && all => writeln!(
+                text,
+                "The budget of the batch is ε = {}, and some reports paid only {paid}.",
+                state.budget
+            )?,
+            Some(paid) if paid > state.budget => writeln!(
+                text,
+                "Every report paid at least ε = {paid}, and the budget of the batch is {}. The rest \
+                 cannot\nbe spent. To spend it in several queries, give a new batch --batch-epsilon.",
+                state.budget
+            )?,
+            _ => {}
+        }
         writeln!(
             text,
-            "Batch `{}` of {}: {}, ε = {} of {} left.",
+            "Batch `{}` of {}: {}, ε = {} left of {}.",
             self.batch,
             args.site,
             output::count(self.reports, "report"),
@@ -520,16 +660,14 @@ impl AggregateAnswer {
         }
         if let (Some(noised), Some(deviation)) = (&self.noised, self.standard_deviation) {
             writeln!(text)?;
-            let rows = (0_u64..).zip(noised).map(|(bucket, noised)| {
-                vec![
-                    grouped(bucket),
-                    signed(*noised),
-                    format!("± {deviation:.1}"),
-                ]
-            });
-            let header = ["bucket", "noised sum", "standard deviation"];
-            let table = output::table(header.map(str::to_owned).to_vec(), rows);
-            writeln!(text, "{table}")?;
+            let rows = (0_u64..).zip(noised);
+            let rows = rows.map(|(bucket, noised)| vec![grouped(bucket), signed(*noised)]);
+            let header = ["bucket", "noised sum"].map(str::to_owned);
+            let table = output::table(header.to_vec(), rows);
+            writeln!(
+                text,
+                "{table}\nThe noise has a standard deviation of {deviation:.1} in each bucket."
+            )?;
         }
         Ok(text)
     }

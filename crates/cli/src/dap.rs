@@ -63,7 +63,8 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "E", default_value_t = 1.0)]
     epsilon: f64,
     /// Number of reports
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(long, value_name = "N", default_value_t = 40,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     reports: u32,
     /// VDAF: l1-bound-sum, or sum-vec for an aggregator that does not know the first
     #[arg(long, value_name = "NAME", default_value = "l1-bound-sum")]
@@ -104,8 +105,8 @@ const UPLOAD: usize = 100;
 
 pub(crate) fn run(command: &DapCommand) -> CommandResult {
     let DapCommand::Export(args) = command;
-    let epsilon = Epsilon::new(args.epsilon)
-        .map_err(|error| CommandError::misused(format!("--epsilon: {error}")))?;
+    let epsilon =
+        Epsilon::new(args.epsilon).map_err(|error| CommandError::misused(format!("--{error}")))?;
     let budget_source = site("--site", &args.site)?;
     let collector = site("--caller", args.caller.as_ref().unwrap_or(&args.site))?;
     let folder = args.out.as_path();
@@ -191,7 +192,7 @@ pub(crate) fn run(command: &DapCommand) -> CommandResult {
     });
     write("task.json", crate::output::json(&description)?.as_bytes())?;
     let text = format!(
-        "Wrote {} of task {} to {}.\nTrue sum: {sum:?}\n",
+        "Wrote {} of task {} to {}. task.json has their true sum.\n",
         crate::output::count(reports.len() as u64, "report"),
         task.id(),
         folder.display()

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bigbird::{Epsilon, Profile, Timestamp};
+use bigbird::{Epsilon, FilterKind, MicroEpsilon, Profile, Timestamp};
 use bigbird_chart::{ComparisonChart, PAGE_STYLE, STYLE};
 use bigbird_dap::messages::{DapReport, Decode as _};
 use bigbird_dap::{
@@ -15,7 +15,8 @@ use bigbird_dap::{
 };
 use bigbird_lab::text::grouped;
 use bigbird_user_agent::{
-    Call, Config, ConversionOptions, ImpressionOptions, SystemRandomness, UserAgent,
+    Call, Config, ConversionAnswer, ConversionOptions, ImpressionOptions, SystemRandomness,
+    UserAgent,
 };
 use maud::{DOCTYPE, PreEscaped, html};
 use rand::rngs::StdRng;
@@ -59,8 +60,19 @@ const DAY: i64 = 24 * 60 * 60 * 1000;
 const HOUR: i64 = DAY / 24;
 
 pub(crate) fn run(args: &DemoArgs) -> CommandResult {
-    let epsilon = Epsilon::new(args.epsilon)
-        .map_err(|error| CommandError::misused(format!("--epsilon: {error}")))?;
+    let epsilon =
+        Epsilon::new(args.epsilon).map_err(|error| CommandError::misused(format!("--{error}")))?;
+    let querier = Profile::BigBird
+        .policy()
+        .capacities()
+        .of(FilterKind::QuerierBudget);
+    if !querier.covers(MicroEpsilon::ZERO, epsilon.micro()) {
+        return Err(CommandError::misused(format!(
+            "--epsilon must be at most {querier}, the querier budget of a device, got {}; every \
+             report would be null",
+            args.epsilon
+        )));
+    }
     let (service, keys) = keys::new_service(20)?;
     let mut services = ConfiguredServices::new();
     services.insert(service.clone());
@@ -139,6 +151,8 @@ struct DemoPopulation {
     reports: Vec<Vec<u8>>,
     /// The number of reports that are null: no ad before, or no budget left.
     null: u64,
+    /// The number of those for which no budget was left.
+    unpaid: u64,
     truth: Vec<u64>,
     /// The histogram of the first report that is not null, and its place.
     first: Option<(usize, Vec<u32>)>,
@@ -152,6 +166,7 @@ impl DemoPopulation {
             ads: 0,
             reports: Vec::new(),
             null: 0,
+            unpaid: 0,
             truth: vec![0; ADS.len()],
             first: None,
         };
@@ -199,7 +214,8 @@ impl DemoPopulation {
                 epsilon: args.epsilon,
                 ..ConversionOptions::new("https://agg.example", size)
             };
-            let report = device.measure_conversion(&bought, &options)?.report;
+            let ConversionAnswer { report, decision } =
+                device.measure_conversion(&bought, &options)?;
             // A page would get the bytes and nothing more.
             let histogram = report.histogram.unwrap_or_default();
             for (sum, bucket) in self.truth.iter_mut().zip(histogram.buckets()) {
@@ -207,6 +223,7 @@ impl DemoPopulation {
             }
             if histogram.is_null() {
                 self.null += 1;
+                self.unpaid += u64::from(decision.first_cause().is_some());
             } else if self.first.is_none() {
                 self.first = Some((self.reports.len(), histogram.buckets().to_vec()));
             }
@@ -295,12 +312,14 @@ impl DemoStory {
         let population = &self.population;
         format!(
             "{} devices saw {} ads. {SHOP} measured {} purchases at ε = {}. {} of the reports are \
-             null, because no ad came before or because the budget was spent. Nobody can tell which.",
+             null, because no ad came before, and {} because the budget was spent. From outside, \
+             they look like any other.",
             grouped(population.devices.into()),
             grouped(population.ads),
             grouped(population.reports.len() as u64),
             self.epsilon.micro(),
-            grouped(population.null)
+            grouped(population.null - population.unpaid),
+            grouped(population.unpaid)
         )
     }
 
@@ -360,7 +379,7 @@ impl DemoStory {
             ),
             (
                 "the collector",
-                "the noised histogram, and nothing else".to_owned(),
+                "the noised histogram, the number of reports, and which were refused".to_owned(),
             ),
         ]
     }
@@ -375,7 +394,7 @@ impl DemoStory {
         let rows = ADS.iter().zip(&answer.truth).zip(&answer.noised);
         let rows = rows
             .map(|((ad, truth), noised)| vec![(*ad).to_owned(), grouped(*truth), signed(*noised)]);
-        let header = ["ad", "true sum", "noised sum"].map(str::to_owned);
+        let header = ["ad", "sum of reports", "noised sum"].map(str::to_owned);
         writeln!(text, "{}", output::table(header.to_vec(), rows))?;
         writeln!(
             text,
@@ -404,7 +423,7 @@ impl DemoStory {
             title: "Purchases by the ad that came before".to_owned(),
             y_label: "purchases".to_owned(),
             legend: [
-                "true".to_owned(),
+                "sum of reports".to_owned(),
                 "noised: what the shop learns".to_owned(),
                 "± 2 standard deviations".to_owned(),
             ],
@@ -432,7 +451,7 @@ impl DemoStory {
                             figure style="max-width:760px" {
                                 (PreEscaped(self.chart().to_inline()))
                                 figcaption {
-                                    "The shop learns the orange bars alone. The true value lies "
+                                    "The shop learns the orange bars alone. The sum itself lies "
                                     "within a whisker about 95 times out of 100. The noise hides "
                                     "what any one report contributed."
                                 }
@@ -450,7 +469,7 @@ impl DemoStory {
                         h2 { "In numbers" }
                         div class="scroll" {
                             table {
-                                tr { th { "ad" } th class="n" { "true sum" }
+                                tr { th { "ad" } th class="n" { "sum of reports" }
                                      th class="n" { "noised sum" } }
                                 @for ((ad, truth), noised)
                                     in ADS.iter().zip(&self.answer.truth).zip(&self.answer.noised) {

@@ -17,7 +17,9 @@ pub(crate) fn keys_file(role: Role) -> String {
 
 fn read(path: &Path) -> Result<String, CommandError> {
     let text = fs::read_to_string(path);
-    text.map_err(|error| CommandError::unreadable(format!("{}: {error}", path.display())))
+    text.map_err(|error| {
+        CommandError::unreadable(format!("cannot read {}: {error}", path.display()))
+    })
 }
 
 /// Reads a file of services, or the one in a folder.
@@ -51,7 +53,7 @@ impl OperatedService {
             Some(url) => services.get(url).ok_or_else(|| {
                 let known: Vec<_> = services.iter().map(AggregationService::url).collect();
                 let known = known.join(", ");
-                CommandError::because(format!("unknown service `{url}`; use one of: {known}"))
+                CommandError::misused(format!("unknown service `{url}`; use one of: {known}"))
             })?,
             None => services.iter().next().ok_or_else(|| {
                 CommandError::because(format!("{}: there is no service", folder.display()))

@@ -137,6 +137,49 @@ fn an_agents_reports_are_aggregated() {
     assert!(told.get("noised").is_none());
 }
 
+/// What `bigbird agent` prints can be aggregated as it is. A batch that accepted nothing leaves its
+/// name free, and a list of refused reports replaces nothing that is read.
+#[test]
+fn answers_of_an_agent_are_read_and_mistakes_cost_nothing() {
+    let folder = folder();
+    let service = folder.file("service");
+    let made = bigbird(&format!("keys generate --out {}", service.display()));
+    assert!(made.status.success());
+    let arguments = ["--in-memory", "--test-clock", "--aggregation-services"];
+    let mut arguments = arguments.map(str::to_owned).to_vec();
+    arguments.push(service.display().to_string());
+    let mut agent = AgentProcess::start(&arguments);
+    let mut answers = String::new();
+    for number in 0..20 {
+        answers += &format!("{}\n", agent.ask(&save(100, 2 * number, "news.example", 1)));
+        let answer = agent.ask(&convert(101, 2 * number + 1, "shop.example", 0.05));
+        answers += &format!("{answer}\n");
+    }
+    assert!(agent.end());
+    let path = folder.file("answers.jsonl");
+    fs::write(&path, &answers).unwrap();
+    let path = path.display();
+    let flags = "--histogram-size 5 --now 200";
+    // More than was paid.
+    let spoiled = aggregate(&service, &format!("{flags} --epsilon 2 {path}"));
+    assert_eq!(spoiled.status.code(), Some(1));
+    assert_eq!(answer(&spoiled)["refused"], json!({"budgetTooSmall": 20}));
+    // It would replace what it reads, or the store.
+    let store = service.join("aggregator.store");
+    for target in [path.to_string(), store.display().to_string()] {
+        let flags = format!("{flags} --epsilon 0.05 --refused {target} {path}");
+        let refused = aggregate(&service, &flags);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
+    let summed = aggregate(&service, &format!("{flags} --epsilon 0.05 {path}"));
+    assert!(summed.status.success(), "{summed:?}");
+    assert_eq!(answer(&summed)["accepted"], 20);
+    assert_eq!(
+        fs::read_to_string(folder.file("answers.jsonl")).unwrap(),
+        answers
+    );
+}
+
 #[test]
 fn exported_reports_are_summed_from_one_file() {
     let folder = folder();
@@ -348,13 +391,23 @@ fn mistakes_are_told_in_one_line() {
         ),
         ("demo --devices 3".to_owned(), 1, "3 devices made "),
         (
+            format!("{flags} --site shop.example --batch="),
+            2,
+            "--batch must have 1 to 100 printable characters, got \"\"",
+        ),
+        (
+            "demo --epsilon 1.5".to_owned(),
+            2,
+            "--epsilon must be at most 1, the querier budget of a device, got 1.5",
+        ),
+        (
             format!("{flags} --site shop.example"),
             1,
-            "there is no batch `default` of this task",
+            "there is no batch `default` of this task; it has none",
         ),
         (
             format!("{flags} --site shop.example --url https://other.example"),
-            1,
+            2,
             "unknown service `https://other.example`; use one of: https://agg.example",
         ),
         (

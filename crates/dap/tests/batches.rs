@@ -124,7 +124,7 @@ fn a_batch_keeps_its_budget() {
     let refused = store.batch(&setup.task, "other", None);
     assert_eq!(
         refused.unwrap_err().to_string(),
-        "there is no batch `other` of this task"
+        "there is no batch `other` of this task; it has batch"
     );
     let refused = store.batch(&setup.task, "other", Some(micro(4295.0)));
     assert_eq!(

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::collector::{Collector, NoisedHistogram};
 use super::noise::{LaplaceNoise, NoiseSource};
-use super::refusal::{Acceptance, ReportRefusal};
+use super::refusal::{Acceptance, ReportRefusal, paid};
 use super::store::{
     AggregationStore, AggregationStoreError, BatchQueryError, BatchState, BatchSums, VerifiedReport,
 };
@@ -89,6 +89,8 @@ pub struct ReportTally {
     pub accepted: u64,
     /// The number of reports that were refused, by reason.
     pub refused: BTreeMap<ReportRefusal, u64>,
+    /// The smallest epsilon that was paid for any of them, counted or not, as they say themselves.
+    pub least_paid: Option<MicroEpsilon>,
 }
 
 /// A report that was refused.
@@ -107,6 +109,9 @@ type VerificationResult = Result<VerifiedReport, (Option<ReportId>, ReportRefusa
 
 /// The id of a report, if it could be read, and why the report was refused, if it was.
 type ReportFate = (Option<ReportId>, Option<ReportRefusal>);
+
+/// What became of each report of a portion, and the smallest epsilon that was paid for any.
+type PortionResult = (Vec<ReportFate>, Option<MicroEpsilon>);
 
 /// The most reports, and about the most bytes, that are verified before they are written.
 const PORTION: usize = 4096;
@@ -205,7 +210,10 @@ impl Aggregation {
             if chunk.is_empty() {
                 return Ok(tally);
             }
-            for (id, reason) in self.count(&chunk)? {
+            let (fates, least_paid) = self.count(&chunk)?;
+            let least = [tally.least_paid, least_paid].into_iter().flatten().min();
+            tally.least_paid = least;
+            for (id, reason) in fates {
                 match reason {
                     None => tally.accepted += 1,
                     Some(reason) => {
@@ -219,11 +227,14 @@ impl Aggregation {
     }
 
     /// Verifies and counts some reports.
-    fn count(&mut self, chunk: &[Vec<u8>]) -> Result<Vec<ReportFate>, AggregationStoreError> {
+    fn count(&mut self, chunk: &[Vec<u8>]) -> Result<PortionResult, AggregationStoreError> {
         let decoded: Vec<Option<DapReport>> = chunk
             .par_iter()
             .map(|bytes| DapReport::get_decoded(bytes).ok())
             .collect();
+        let readable = decoded.iter().flatten();
+        let said = readable.filter_map(|report| paid(self.task(), &report.metadata).ok());
+        let least_paid = said.min();
         // What was counted before is not verified again.
         let ids: Vec<ReportId> = decoded
             .iter()
@@ -267,7 +278,16 @@ impl Aggregation {
             // The same report may be there twice.
             *reason = (!new).then_some(ReportRefusal::Replayed);
         }
-        Ok(outcomes)
+        Ok((outcomes, least_paid))
+    }
+
+    /// Removes the batch if it has no reports, so that its name can be used with another budget.
+    /// Nothing was spent on it.
+    ///
+    /// # Errors
+    /// If the store failed.
+    pub fn discard_if_empty(&mut self) -> Result<bool, AggregationStoreError> {
+        self.store.discard_if_empty(&self.batch)
     }
 
     /// Queries the batch: spends epsilon, lets aggregators add their noise, and puts the result

@@ -92,6 +92,25 @@ pub struct Acceptance {
     pub times: RangeInclusive<u64>,
 }
 
+/// The epsilon that was paid for a report, as it says itself.
+///
+/// # Errors
+/// If it does not say so, or says more that an aggregator does not understand.
+pub(super) fn paid(
+    task: &AggregationTask,
+    metadata: &ReportMetadata,
+) -> Result<MicroEpsilon, ReportRefusal> {
+    let privacy_budget = task.service().settings().code_points.privacy_budget;
+    match metadata.public_extensions.as_slice() {
+        [only] if only.extension_type == privacy_budget => {
+            let bytes: Result<[u8; 4], _> = only.data.as_slice().try_into();
+            let micro = bytes.map_err(|_| ReportRefusal::Extensions)?;
+            Ok(MicroEpsilon::new(u32::from_be_bytes(micro).into()))
+        }
+        _ => Err(ReportRefusal::Extensions),
+    }
+}
+
 impl Acceptance {
     /// What follows from the readable part of a report.
     ///
@@ -102,16 +121,7 @@ impl Acceptance {
         task: &AggregationTask,
         metadata: &ReportMetadata,
     ) -> Result<(), ReportRefusal> {
-        let privacy_budget = task.service().settings().code_points.privacy_budget;
-        // A report may not carry what an aggregator does not understand.
-        let paid = match metadata.public_extensions.as_slice() {
-            [only] if only.extension_type == privacy_budget => {
-                let bytes: Result<[u8; 4], _> = only.data.as_slice().try_into();
-                u32::from_be_bytes(bytes.map_err(|_| ReportRefusal::Extensions)?)
-            }
-            _ => return Err(ReportRefusal::Extensions),
-        };
-        if MicroEpsilon::new(paid.into()) < self.budget {
+        if paid(task, metadata)? < self.budget {
             return Err(ReportRefusal::BudgetTooSmall);
         }
         if metadata.time > *self.times.end() {

@@ -97,8 +97,13 @@ pub enum AggregationStoreError {
     #[error("the batch `{0}` was queried, so no report can be added; use another batch")]
     Collected(String),
     /// There is no such batch.
-    #[error("there is no batch `{0}` of this task")]
-    NoBatch(String),
+    #[error("there is no batch `{name}` of this task; it has {known}")]
+    NoBatch {
+        /// The name that was given.
+        name: String,
+        /// The batches that it has.
+        known: String,
+    },
 }
 
 /// A query that is refused. Nothing was spent.
@@ -288,7 +293,8 @@ impl AggregationStore {
         let row = match TaskRow::find(&transaction, task.id())? {
             Some(row) => row,
             None if budget.is_none() => {
-                return Err(AggregationStoreError::NoBatch(name.to_owned()));
+                let (name, known) = (name.to_owned(), "none".to_owned());
+                return Err(AggregationStoreError::NoBatch { name, known });
             }
             None => TaskRow::create(&transaction, task)?,
         };
@@ -296,13 +302,27 @@ impl AggregationStore {
         let batch = match BatchRow::find(&transaction, row.number, name)? {
             Some(batch) => batch,
             None => {
-                let missing = || AggregationStoreError::NoBatch(name.to_owned());
-                let budget = budget.ok_or_else(missing)?;
+                let Some(budget) = budget else {
+                    let (name, known) = (name.to_owned(), row.batches(&transaction)?);
+                    return Err(AggregationStoreError::NoBatch { name, known });
+                };
                 BatchRow::create(&transaction, &row, task, name, budget)?
             }
         };
         transaction.commit()?;
         Ok(batch.state)
+    }
+
+    /// Removes a batch without reports and queries. Returns true if it did.
+    pub(crate) fn discard_if_empty(
+        &mut self,
+        batch: &BatchState,
+    ) -> Result<bool, AggregationStoreError> {
+        let removed = self.connection.execute(
+            "DELETE FROM batch WHERE number = ? AND reports = 0 AND queries = 0 AND spent = 0",
+            [batch.number],
+        )?;
+        Ok(removed > 0)
     }
 
     /// For each id, whether the report was counted in any batch of the task.
@@ -519,6 +539,18 @@ impl TaskRow {
         }
     }
 
+    /// The names of its batches, for people.
+    fn batches(&self, transaction: &Transaction<'_>) -> Result<String, AggregationStoreError> {
+        let mut statement = transaction
+            .prepare("SELECT name FROM batch WHERE task = ? ORDER BY number DESC LIMIT 10")?;
+        let names = statement.query_map([self.number], |row| row.get::<_, String>(0))?;
+        let names: Vec<String> = names.collect::<Result<_, _>>()?;
+        Ok(match names.is_empty() {
+            true => "none".to_owned(),
+            false => names.join(", "),
+        })
+    }
+
     fn count(&mut self, ReportId(id): ReportId) {
         self.reports += 1;
         for (digest, byte) in self.digest.iter_mut().zip(id) {
@@ -630,6 +662,17 @@ impl BatchRow {
         transaction: &Transaction<'_>,
         batch: &BatchState,
     ) -> Result<Self, AggregationStoreError> {
+        // Another process may have removed it while it was empty.
+        let there: bool = transaction.query_row(
+            "SELECT EXISTS (SELECT 1 FROM batch WHERE number = ? AND name = ?)",
+            params![batch.number, batch.name],
+            |row| row.get(0),
+        )?;
+        if !there {
+            let name = batch.name.clone();
+            let known = TaskRow::of(transaction, batch.task)?.batches(transaction)?;
+            return Err(AggregationStoreError::NoBatch { name, known });
+        }
         Self::numbered(transaction, batch.task, batch.number)
     }
 
