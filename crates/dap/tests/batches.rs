@@ -277,3 +277,39 @@ fn a_damaged_store_is_not_used() {
     assert!(AggregationStore::open(&path).is_err());
     assert_eq!(fs::read(&path).unwrap(), b"something else entirely");
 }
+
+/// A life of an aggregator that is started again before each step: it counts the same reports in two
+/// batches, and queries as often as it can. Returns how many reports counted too often, and how much
+/// more than the budget was spent, in µε.
+fn excess(mut open: impl FnMut() -> AggregationStore) -> [u64; 2] {
+    let setup = TaskSetup::new(&terms(2, 1));
+    let reports: Vec<_> = (0..20).map(|_| setup.report(&[0, 1], 1.0)).collect();
+    let (mut counted, mut spent) = (0, 0);
+    for round in 0..4 {
+        let name = ["one", "other"][round % 2];
+        let mut batch = setup.aggregation(open(), name, 1.0);
+        let sent = reports.iter().cloned().map(Ok::<_, Infallible>);
+        counted += batch.add(sent, |_| {}).map_or(0, |tally| tally.accepted);
+        if query(&mut batch, 0.75).is_ok() {
+            spent += micro(0.75).get();
+        }
+    }
+    let budget = micro(1.0).get();
+    [counted - 20, spent.saturating_sub(budget)]
+}
+
+#[test]
+fn an_aggregator_that_is_started_again_exceeds_nothing() {
+    let folder = folder();
+    let path = folder.file("aggregator.store");
+    assert_eq!(excess(|| AggregationStore::open(&path).unwrap()), [0, 0]);
+}
+
+/// The deliberate mistake: a store that forgets when the process ends. It counts again and spends
+/// again, and the test above would notice.
+#[test]
+fn a_store_that_forgets_is_noticed() {
+    let [counted, spent] = excess(|| AggregationStore::in_memory().unwrap());
+    assert_eq!(counted, 60);
+    assert_eq!(spent, micro(2.0).get());
+}
