@@ -278,9 +278,9 @@ fn a_damaged_store_is_not_used() {
     assert_eq!(fs::read(&path).unwrap(), b"something else entirely");
 }
 
-/// A life of an aggregator that is started again before each step: it counts the same reports in two
-/// batches, and queries as often as it can. Returns how many reports counted too often, and how much
-/// more than the budget was spent, in µε.
+/// A life of an aggregator that is started again before each step: it counts the same reports in
+/// two batches, and queries as often as it can. Returns how many reports counted too often, and how
+/// much more than the budget was spent, in µε.
 fn excess(mut open: impl FnMut() -> AggregationStore) -> [u64; 2] {
     let setup = TaskSetup::new(&terms(2, 1));
     let reports: Vec<_> = (0..20).map(|_| setup.report(&[0, 1], 1.0)).collect();
