@@ -204,7 +204,7 @@ impl ExportArgs {
     /// The service of the file, or a new one, whose keys are written.
     fn service(&self, folder: &Path) -> Result<AggregationService, CommandError> {
         let Some(path) = &self.aggregation_services else {
-            let (service, keys) = keys::new_service(20)?;
+            let (service, keys) = keys::new_service()?;
             keys::write_service(folder, &service, &keys)?;
             return Ok(service);
         };

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
             args.epsilon
         )));
     }
-    let (service, keys) = keys::new_service(20)?;
+    let (service, keys) = keys::new_service()?;
     let mut services = ConfiguredServices::new();
     services.insert(service.clone());
     let now = wall_clock();

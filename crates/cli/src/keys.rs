@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use bigbird_dap::{AggregationService, AggregatorKeys, DapVersion, Role, TaskSettings};
+use bigbird_dap::{AggregationService, AggregatorKeys, DapVersion, TaskSettings};
 
 use crate::service::{SERVICES, keys_file};
 use crate::{CommandError, CommandResult};
@@ -53,10 +53,7 @@ pub(crate) struct GenerateArgs {
 
 pub(crate) fn run(command: &KeysCommand) -> CommandResult {
     let KeysCommand::Generate(args) = command;
-    let keys = AggregatorKeys::generate(args.id)?;
-    let mut settings = TaskSettings::new(args.dap);
-    settings.min_batch_size = args.min_batch_size;
-    let service = service_of(args, settings, &keys)?;
+    let (service, keys) = generate(args)?;
     let files = write_service(&args.out, &service, &keys)?;
     let mut text = String::new();
     for (file, what) in files {
@@ -71,19 +68,21 @@ pub(crate) fn run(command: &KeysCommand) -> CommandResult {
     Ok((text, true))
 }
 
-/// The service with new keys.
-fn service_of(
+/// A new service, and the keys of its aggregators.
+fn generate(
     args: &GenerateArgs,
-    settings: TaskSettings,
-    keys: &[AggregatorKeys; 2],
-) -> Result<AggregationService, CommandError> {
+) -> Result<(AggregationService, [AggregatorKeys; 2]), CommandError> {
+    let keys = AggregatorKeys::generate(args.id)?;
     let [leader, helper] = keys.each_ref().map(|keys| keys.hpke.recipient().clone());
-    Ok(AggregationService::new(
+    let mut settings = TaskSettings::new(args.dap);
+    settings.min_batch_size = args.min_batch_size;
+    let service = AggregationService::new(
         &args.url,
         settings,
         (&args.leader, leader),
         (&args.helper, helper),
-    )?)
+    )?;
+    Ok((service, keys))
 }
 
 /// Writes the files of a service into a folder. Returns the files and what they are.
@@ -137,20 +136,15 @@ pub(crate) fn write_service(
         .collect())
 }
 
-/// A service of the defaults with new keys, for demonstrations.
-pub(crate) fn new_service(
-    min_batch_size: u64,
-) -> Result<(AggregationService, [AggregatorKeys; 2]), CommandError> {
-    let keys = AggregatorKeys::generate(1)?;
-    let [leader, helper] = keys.each_ref().map(|keys| keys.hpke.recipient().clone());
-    let mut settings = TaskSettings::new(DapVersion::default());
-    settings.min_batch_size = min_batch_size;
-    let service = AggregationService::new(
-        "https://agg.example",
-        settings,
-        ("https://leader.example/", leader),
-        ("https://helper.example/", helper),
-    )?;
-    debug_assert_eq!(keys[0].role, Role::Leader);
-    Ok((service, keys))
+/// A new service with the draft's settings, for demonstrations.
+pub(crate) fn new_service() -> Result<(AggregationService, [AggregatorKeys; 2]), CommandError> {
+    generate(&GenerateArgs {
+        out: PathBuf::new(),
+        url: "https://agg.example".to_owned(),
+        leader: "https://leader.example/".to_owned(),
+        helper: "https://helper.example/".to_owned(),
+        dap: DapVersion::default(),
+        min_batch_size: 20,
+        id: 1,
+    })
 }

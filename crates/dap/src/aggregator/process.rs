@@ -171,11 +171,6 @@ impl Aggregation {
         self.pair.leader.task()
     }
 
-    /// Ends the work and returns the store.
-    pub fn into_store(self) -> AggregationStore {
-        self.store
-    }
-
     /// Verifies reports on all cores and counts the good ones. Calls `refused` for each of the
     /// others. Reports are taken in portions, so memory does not grow with their
     /// number, and each portion is durable before the next is read.

@@ -22,11 +22,6 @@ impl AggregateSum {
         Self(vec![Field128::zero(); buckets])
     }
 
-    /// The number of buckets.
-    pub fn buckets(&self) -> usize {
-        self.0.len()
-    }
-
     /// Adds another share with as many buckets.
     pub fn add(&mut self, other: &Self) {
         debug_assert_eq!(self.0.len(), other.0.len());
