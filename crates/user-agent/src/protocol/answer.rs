@@ -181,6 +181,13 @@ impl AgentAnswer {
         self.0.insert(name.to_owned(), value);
     }
 
+    /// The same answer with one more field, for a binding that answers more than this protocol.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: Value) -> Self {
+        self.set(name, value);
+        self
+    }
+
     /// The same answer with the `id` of the request.
     #[must_use]
     pub fn with_id(mut self, id: Option<Value>) -> Self {

@@ -12,6 +12,7 @@ mod player;
 mod request;
 mod schedule;
 mod serve;
+mod storeless;
 
 pub use answer::{AgentAnswer, ErrorName, Reason, budget_json, rules_json};
 pub use line::{Line, LineRequest};
@@ -19,3 +20,4 @@ pub use player::{PlayResult, Player};
 pub use request::{AgentRequest, CallerInput, NumberedCall, QuerierInput};
 pub use schedule::{Arrivals, ConversionArrival, Moment, Pace, Scheduler, Ticket};
 pub use serve::{ServeOptions, StreamClock, serve};
+pub use storeless::answer_without_store;
