@@ -11,11 +11,13 @@ mod example;
 mod explain;
 mod keys;
 mod lab;
+mod native_host;
 mod output;
 mod policy;
 mod progress;
 mod scratch;
 mod service;
+mod serving;
 mod signals;
 mod stdio;
 mod store;
@@ -59,6 +61,8 @@ enum Command {
     Workload(lab::workload::WorkloadCommand),
     /// Run the user agent as a process that answers requests, each a line of JSON
     Agent(agent::AgentArgs),
+    /// Run the user agent as the native-messaging host of a browser's extension
+    NativeHost(native_host::NativeHostArgs),
     /// Sum encrypted reports and add noise: leader, helper and collector in one process
     Aggregate(aggregate::AggregateArgs),
     /// Generate the keys of an aggregation service
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => lab::plan::run(&args),
         Command::Workload(command) => lab::workload::run(&command),
         Command::Agent(args) => agent::run(&args),
+        Command::NativeHost(args) => native_host::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Aggregate(args) => aggregate::run(&args),
         Command::Keys(command) => keys::run(&command),

@@ -63,7 +63,8 @@ impl AgentAnswer {
                 "error": "StoreError",
                 "reason": error.reason(),
                 "message": error.to_string(),
-            })),
+            }))
+            .with_advice(error.advice()),
         }
     }
 
@@ -196,6 +197,15 @@ impl AgentAnswer {
         self
     }
 
+    /// The same answer with words for the user about what to do, if there are any.
+    #[must_use]
+    pub(super) fn with_advice(mut self, advice: Option<String>) -> Self {
+        if let Some(advice) = advice {
+            self.set("advice", json!(advice));
+        }
+        self
+    }
+
     /// The answer as a line, including the line break.
     pub fn line(self) -> String {
         Value::Object(self.0).to_string() + "\n"
@@ -206,6 +216,12 @@ impl AgentAnswer {
 pub trait Reason: std::error::Error {
     /// The word.
     fn reason(&self) -> &'static str;
+
+    /// What the user can do about it, as the rest of a sentence, if there is more than the error
+    /// says.
+    fn advice(&self) -> Option<String> {
+        None
+    }
 }
 
 impl Reason for Infallible {
