@@ -147,7 +147,7 @@ test("a private window says so", async (t) => {
 });
 
 test("a tab opens beside another, in the same window", async (t) => {
-    const first = await t.open(t.page("a", "/", BLANK));
+    const first = await t.open(t.page("a", "/", BLANK), { window: true });
     const second = await t.open(t.page("b", "/", "<!doctype html><button id=b>go</button>"), {
         beside: first,
     });
