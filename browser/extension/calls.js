@@ -73,7 +73,7 @@ export class Calls {
         }
         const request = this.#request(feature, options, caller);
         const gate = await this.#gate;
-        const valid = gate.call({ event: "validate", call: request });
+        const valid = gate.call(request);
         if (!valid.ok) {
             return valid;
         }
