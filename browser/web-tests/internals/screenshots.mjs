@@ -1,4 +1,6 @@
-/** Takes pictures of every section and state: `node screenshots.mjs [FOLDER] [chromium|firefox]`. */
+/**
+ * Takes pictures of every section and state: `node screenshots.mjs [FOLDER] [chromium|firefox]`.
+ */
 
 import { mkdir } from "node:fs/promises";
 import { launch, open, serve } from "./page.mjs";
