@@ -165,7 +165,7 @@ impl Installation {
                         "Choose \"Load Temporary Add-on\" and the file {extension}/manifest.json."
                     ),
                     "Firefox ESR, Developer Edition and Nightly can keep it: run `bigbird browser \
-                     install --browser firefox --profile NAME`."
+                     install --browser firefox --browser-profile NAME`."
                         .to_owned(),
                 ]),
             }

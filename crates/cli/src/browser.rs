@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +15,7 @@ use bigbird_browser::{
 
 use crate::scratch::Scratch;
 use crate::serving::ServingArgs;
-use crate::{CommandError, CommandResult, output, signals, stdio};
+use crate::{CommandError, CommandResult, signals, stdio};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BrowserCommand {
@@ -42,7 +42,7 @@ pub(crate) struct InstallArgs {
     ///
     /// Only Firefox ESR, Developer Edition and Nightly accept it there. [default: none]
     #[arg(long, value_name = "DIR")]
-    profile_folder: Option<String>,
+    browser_profile: Option<String>,
     /// Say what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -107,9 +107,9 @@ pub(crate) fn run(command: &BrowserCommand) -> CommandResult {
 fn install(args: &InstallArgs) -> CommandResult {
     let folders = UserFolders::from_environment()?;
     let kind = args.browser;
-    if args.profile_folder.is_some() && !kind.is_firefox() {
+    if args.browser_profile.is_some() && !kind.is_firefox() {
         return Err(CommandError::misused(format!(
-            "--profile-folder is for Firefox; {} loads an extension only by hand",
+            "--browser-profile is for Firefox; {} loads an extension only by hand",
             kind.name()
         )));
     }
@@ -118,7 +118,7 @@ fn install(args: &InstallArgs) -> CommandResult {
     let installation = Installation::plan(InstallOptions {
         kind,
         folders: &folders,
-        profile: args.profile_folder.as_deref(),
+        profile: args.browser_profile.as_deref(),
         config: &config,
         program: &program,
         arguments,
