@@ -3,6 +3,7 @@
 mod agent;
 mod aggregate;
 mod audit;
+mod browser;
 mod clock;
 mod conformance;
 mod dap;
@@ -61,6 +62,9 @@ enum Command {
     Workload(lab::workload::WorkloadCommand),
     /// Run the user agent as a process that answers requests, each a line of JSON
     Agent(agent::AgentArgs),
+    /// Put the extension and its host into a browser, or run one with them
+    #[command(subcommand)]
+    Browser(browser::BrowserCommand),
     /// Run the user agent as the native-messaging host of a browser's extension
     NativeHost(native_host::NativeHostArgs),
     /// Sum encrypted reports and add noise: leader, helper and collector in one process
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => lab::plan::run(&args),
         Command::Workload(command) => lab::workload::run(&command),
         Command::Agent(args) => agent::run(&args),
+        Command::Browser(command) => browser::run(&command),
         Command::NativeHost(args) => native_host::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Aggregate(args) => aggregate::run(&args),

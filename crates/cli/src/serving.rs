@@ -1,5 +1,6 @@
 //! The options of a user agent that serves, whatever the stream: rules, services, time and limits.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -102,6 +103,42 @@ impl ServingArgs {
             profile,
             sealer,
         })
+    }
+
+    /// The delay of answers to conversions, in milliseconds.
+    pub(crate) fn release_after(&self) -> u64 {
+        self.release_after
+    }
+
+    /// The same options as arguments for another process, without the services.
+    pub(crate) fn host_arguments(&self) -> Result<Vec<OsString>, CommandError> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        if let Some(profile) = self.profile {
+            add("--profile", profile.to_string().into());
+        }
+        if let Some(policy) = &self.policy {
+            let policy = policy.canonicalize().map_err(|error| {
+                CommandError::unreadable(format!("cannot read {}: {error}", policy.display()))
+            })?;
+            add("--policy", policy.into());
+        }
+        let pace = self.pace();
+        let numbers = [
+            ("--epoch-days", u64::from(self.epoch_days)),
+            ("--release-after", self.release_after),
+            ("--conversions-per-site", pace.conversions.of_site.into()),
+            ("--conversions", pace.conversions.of_all.into()),
+            ("--impressions-per-site", pace.impressions.of_site.into()),
+            ("--impressions", pace.impressions.of_all.into()),
+        ];
+        for (name, number) in numbers {
+            add(name, number.to_string().into());
+        }
+        if self.unencrypted_for_testing {
+            arguments.push("--unencrypted-for-testing".into());
+        }
+        Ok(arguments)
     }
 
     fn config(&self) -> Result<(Config, Profile), CommandError> {
