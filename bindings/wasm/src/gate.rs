@@ -80,7 +80,8 @@ impl BrowserGate {
     pub fn answer(&mut self, request: &str, now: Timestamp) -> String {
         let event = serde_json::from_str::<EventForm>(request);
         let event = event.map_or_else(|_| String::new(), |form| form.event);
-        let config = self.agent.gate().config();
+        let gate = self.agent.gate().clone();
+        let config = gate.config();
         text(match event.as_str() {
             "parseHeader" => own(request, HeaderRequest::answer),
             "activation" => own(request, |tab: ActivationRequest| tab.answer(config)),
@@ -88,15 +89,25 @@ impl BrowserGate {
                 Ok(site) => AgentAnswer::done().with("site", json!(site)),
                 Err(error) => AgentAnswer::rejected(&ApiError::from(error)),
             }),
+            "check" => own(request, |form: CallRequest| {
+                let checked = form.line(config).map(|line| self.agent.check(&line, now));
+                checked.map_or_else(|error| error, |error| error.unwrap_or(AgentAnswer::done()))
+            }),
+            "null" => own(request, |form: CallRequest| match form.line(config) {
+                Ok(line) => self.agent.null(&line, now, random_handle()),
+                Err(error) => error,
+            }),
             _ => match Line::parse(request, &config.limits) {
-                Ok(line) => {
-                    let handle = SharedConversion(SystemRandomness::handle_bits());
-                    self.agent.answer(&line, now, handle)
-                }
+                Ok(line) => self.agent.answer(&line, now, random_handle()),
                 Err(answer) => answer,
             },
         })
     }
+}
+
+/// A handle that pages cannot predict.
+fn random_handle() -> SharedConversion {
+    SharedConversion(SystemRandomness::handle_bits())
 }
 
 /// The answer to text that is not UTF-8.
@@ -146,6 +157,19 @@ struct ConfigurationForm {
 #[derive(Debug, Deserialize)]
 struct EventForm {
     event: String,
+}
+
+/// Asks about a page's call: what is wrong with it, or its null answer.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallRequest {
+    call: Value,
+}
+
+impl CallRequest {
+    fn line(&self, config: &Config) -> Result<Line, AgentAnswer> {
+        Line::parse(&self.call.to_string(), &config.limits)
+    }
 }
 
 /// Asks for the site of a host.

@@ -41,6 +41,7 @@ export async function options(name) {
         services: { [SERVICE]: { protocol: "dap-18-histogram" } },
         servicesToml: await readFile(services, "utf8"),
         profile: "big-bird",
+        releaseAfter: RELEASE_AFTER,
         answerAfter: ANSWER_AFTER,
         activationDuration: 600_000,
     };

@@ -44,37 +44,54 @@ impl StorelessAgent {
         &self.gate
     }
 
-    /// Answers a line that arrives now, on a wall clock in milliseconds.
-    ///
-    /// `handle` is that of a shared conversion, if the line creates one: 128 random bits that pages
-    /// cannot predict. Every share of it will be null.
+    /// Answers a line that arrives now, on a wall clock in milliseconds: [`check`](Self::check),
+    /// and if that finds nothing wrong, [`null`](Self::null).
     pub fn answer(&mut self, line: &Line, now: Timestamp, handle: SharedConversion) -> AgentAnswer {
-        let answer = match &line.asked {
+        match self.check(line, now) {
+            None => self.null(line, now, handle),
+            Some(error) => error,
+        }
+    }
+
+    /// Says what is wrong with a line that arrives now, if anything is: the error that a page gets
+    /// at once, whether or not there is a store. A conversion counts against the limit of its site.
+    pub fn check(&mut self, line: &Line, now: Timestamp) -> Option<AgentAnswer> {
+        let error = match &line.asked {
             _ if line.seconds.is_some() => {
                 AgentAnswer::malformed("`seconds` is allowed only with --test-clock")
             }
-            LineRequest::Play(request) => match self.call(request, now, handle) {
-                Ok(Some(call)) => null_answer(&self.gate, &call, handle),
-                Ok(None) => other_answer(request),
-                Err(error) => AgentAnswer::rejected(&error),
-            },
+            LineRequest::Play(request) => {
+                let call = page_call(&self.gate, request, now, None);
+                let checked = call.and_then(|call| match &call {
+                    Some(PageCall::Measure(conversion)) => {
+                        self.arrive(conversion.site(), conversion.sealing_units(), now)
+                    }
+                    _ => Ok(()),
+                });
+                AgentAnswer::rejected(&checked.err()?)
+            }
+            _ => return None,
+        };
+        Some(error.with_id(line.id.clone()))
+    }
+
+    /// The answer to a line that was [checked](Self::check) and has no effect. To a page it looks
+    /// like any other.
+    ///
+    /// `handle` is that of a shared conversion, if the line creates one: 128 random bits that pages
+    /// cannot predict. Every share of it will be null.
+    pub fn null(&self, line: &Line, now: Timestamp, handle: SharedConversion) -> AgentAnswer {
+        let answer = match &line.asked {
+            LineRequest::Play(request) => {
+                match page_call(&self.gate, request, now, Some(handle)) {
+                    Ok(Some(call)) => null_answer(&self.gate, &call, handle),
+                    Ok(None) => other_answer(request),
+                    Err(error) => AgentAnswer::rejected(&error),
+                }
+            }
             _ => no_store(),
         };
         answer.with_id(line.id.clone())
-    }
-
-    /// The page call of a request that its site may make now.
-    fn call(
-        &mut self,
-        request: &AgentRequest,
-        now: Timestamp,
-        handle: SharedConversion,
-    ) -> Result<Option<PageCall>, ApiError> {
-        let call = page_call(&self.gate, request, now, Some(handle))?;
-        if let Some(PageCall::Measure(conversion)) = &call {
-            self.arrive(conversion.site(), conversion.sealing_units(), now)?;
-        }
-        Ok(call)
     }
 
     /// Counts a conversion. Sealing takes longer in WebAssembly than anywhere, so the limit of a
