@@ -6,7 +6,7 @@ use std::string::FromUtf8Error;
 
 use bigbird::Timestamp;
 
-use super::answer::{AgentAnswer, Reason};
+use super::answer::{AgentAnswer, Reason, StatusCounts};
 use super::line::{Line, LineRequest};
 use super::live;
 use super::player::{PlayResult, Player};
@@ -139,10 +139,8 @@ pub(super) struct Server<S, R> {
     serving: ServeOptions,
     /// True if slices of upkeep remove what is cleared, so that nobody waits.
     pub(super) clears_in_slices: bool,
-    /// The number of times that the store failed.
-    store_errors: u64,
-    /// The message of the last failure of the store.
-    last_store_error: Option<String>,
+    /// What the status shows.
+    pub(super) counts: StatusCounts,
 }
 
 impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
@@ -151,8 +149,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
             player,
             serving,
             clears_in_slices: false,
-            store_errors: 0,
-            last_store_error: None,
+            counts: StatusCounts::default(),
         }
     }
 
@@ -167,13 +164,17 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
             let call =
                 page_call(&gate, request, now, None).map_err(|it| AgentAnswer::rejected(&it))?;
             if let Some(call) = call {
+                let handle = self.serving.handle;
+                if request.is_private() {
+                    return Ok(null_answer(&gate, &call, SharedConversion(handle())));
+                }
                 return Ok(match self.perform(slice::from_ref(&call)).pop() {
                     Some(Some(answer)) => page_answer(&gate, answer),
-                    _ => null_answer(&gate, &call, SharedConversion((self.serving.handle)())),
+                    _ => null_answer(&gate, &call, SharedConversion(handle())),
                 });
             }
         }
-        self.own(&line.asked, now, 0)
+        self.own(&line.asked, now)
     }
 
     /// Makes page calls that arrived together, with one write, and returns their answers. A call
@@ -211,8 +212,8 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
     }
 
     fn failed(&mut self, error: &S::Error) {
-        self.store_errors += 1;
-        self.last_store_error = Some(error.to_string());
+        self.counts.store_errors += 1;
+        self.counts.last_store_error = Some(error.to_string());
         (self.serving.warn)(&error.to_string());
     }
 
@@ -221,14 +222,15 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         &mut self,
         asked: &LineRequest,
         now: Timestamp,
-        missed: u64,
     ) -> Result<AgentAnswer, AgentAnswer> {
         let failed = |error: AgentError<S::Error>| AgentAnswer::failed(&error);
         let store = |error: S::Error| AgentAnswer::failed(&AgentError::Store(error));
+        /// The most filters in one answer.
+        const PAGE: usize = 1000;
+        /// The most entries of history or impressions in one answer.
+        const LISTED: usize = 200;
         Ok(match asked {
             LineRequest::Budgets(behind) => {
-                /// The most filters in one answer.
-                const PAGE: usize = 1000;
                 let agent = self.agent();
                 let (budgets, next) = agent.filter_balances_page(*behind, PAGE).map_err(store)?;
                 AgentAnswer::budgets(&budgets, next, &agent.eras().map_err(store)?)
@@ -238,12 +240,26 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
                     Ok(status) => Some(status),
                     // The status reports the failure, so this is not an error.
                     Err(error) => {
-                        self.last_store_error = Some(error.to_string());
+                        self.counts.last_store_error = Some(error.to_string());
                         None
                     }
                 };
-                let last = self.last_store_error.as_deref();
-                AgentAnswer::status(status.as_ref(), missed, self.store_errors, last)
+                let config = self.player.agent.config();
+                AgentAnswer::status(status.as_ref(), config, now, &self.counts)
+            }
+            LineRequest::History { behind, site } => {
+                let site = site.as_deref().map(|host| self.agent().config().site(host));
+                let site = site
+                    .transpose()
+                    .map_err(|error| failed(ApiError::from(error).into()))?;
+                let page = self.agent().history(*behind, site.as_ref(), LISTED);
+                let (entries, next) = page.map_err(store)?;
+                AgentAnswer::history(&entries, next)
+            }
+            LineRequest::Impressions(behind) => {
+                let page = self.agent().impressions(*behind, LISTED);
+                let (impressions, next) = page.map_err(store)?;
+                AgentAnswer::impressions(&impressions, next)
             }
             LineRequest::Explain(request) => {
                 match self.player.explain(request, now).map_err(failed)? {
