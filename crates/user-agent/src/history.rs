@@ -417,3 +417,51 @@ impl From<&Explanation> for ExplanationRecord {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The entries that a way of making room leaves, after a loud site has called so often that
+    /// there are too many.
+    fn quiet_entries_left(evicted: impl Fn(&[HistoryKey<'_>]) -> Vec<u64>) -> usize {
+        let key = |number: u64| HistoryKey {
+            number,
+            epoch: EpochIndex(i64::from(number == 7)),
+            kind: HistoryKind::Impression,
+            site: match number % 500 {
+                3 => "quiet.example",
+                _ => "loud.example",
+            },
+            caller: "ads.example",
+        };
+        let keys: Vec<_> = (1..=5000).map(key).collect();
+        let evicted = evicted(&keys);
+        let left = keys.iter().filter(|key| !evicted.contains(&key.number));
+        let left: Vec<_> = left.collect();
+        let of_epoch = left.iter().filter(|key| key.epoch == EpochIndex(0)).count();
+        assert_eq!(of_epoch, ENTRIES_PER_EPOCH - ROOM);
+        assert!(left.iter().any(|key| key.epoch == EpochIndex(1)));
+        left.iter()
+            .filter(|key| key.site == "quiet.example")
+            .count()
+    }
+
+    /// A site that calls often does not push out the entries of others. Evicting the oldest entry
+    /// whoever called would.
+    #[test]
+    fn a_loud_site_pushes_out_its_own_entries() {
+        let ours = quiet_entries_left(|keys| {
+            let mut sizes = HistorySizes::default();
+            keys.iter().for_each(|key| sizes.add(*key));
+            sizes.evicted()
+        });
+        assert_eq!(ours, 10);
+        let oldest_first = quiet_entries_left(|keys| {
+            let of_epoch = keys.iter().filter(|key| key.epoch == EpochIndex(0));
+            let numbers: Vec<u64> = of_epoch.map(|key| key.number).collect();
+            numbers[..numbers.len() + ROOM - ENTRIES_PER_EPOCH].to_vec()
+        });
+        assert!(oldest_first < 10, "evicting the oldest was not caught");
+    }
+}
