@@ -539,7 +539,12 @@ export class Tab extends View {
      * @param {string} url
      */
     async goto(url) {
-        await this.#page.goto(url, { waitUntil: "load", timeout: STEP_LIMIT });
+        if (this.#browser.name === "chromium") {
+            await this.#page.goto(url, { waitUntil: "load", timeout: STEP_LIMIT });
+            return;
+        }
+        // Puppeteer loses track of Firefox's navigations after a page from the cache.
+        await this.#navigate("browsingContext.navigate", { url });
     }
 
     /**
@@ -583,7 +588,11 @@ export class Tab extends View {
 
     /** Loads the page again as the button does. */
     async reload() {
-        await this.#page.reload({ waitUntil: "load", timeout: STEP_LIMIT });
+        if (this.#browser.name === "chromium") {
+            await this.#page.reload({ waitUntil: "load", timeout: STEP_LIMIT });
+            return;
+        }
+        await this.#navigate("browsingContext.reload", {});
     }
 
     /**
@@ -659,6 +668,16 @@ export class Tab extends View {
 
     async close() {
         if (!this.#page.isClosed()) await this.#page.close();
+    }
+
+    /**
+     * @param {string} method
+     * @param {object} params
+     */
+    async #navigate(method, params) {
+        const context = contextOf(this.#page);
+        const sent = bidi(this.#browser.puppeteer, method, { ...params, context, wait: "complete" });
+        await withLimit(sent, STEP_LIMIT, method);
     }
 
     /** @param {-1 | 1} steps */
