@@ -2,19 +2,15 @@
 
 use std::io::BufReader;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use bigbird::{Profile, Timestamp};
-use bigbird_dap::{AggregationService, ConfiguredServices, DapSealer};
+use bigbird::Timestamp;
 use bigbird_store::{SqliteStore, StoreOptions};
-use bigbird_user_agent::protocol::{
-    Arrivals, Pace, Player, Reason, ServeOptions, StreamClock, serve,
-};
-use bigbird_user_agent::{Config, Randomness, Rules, Storage, SystemRandomness, UserAgent};
+use bigbird_user_agent::protocol::{Player, Reason, ServeOptions, StreamClock, serve};
+use bigbird_user_agent::{Randomness, Storage, SystemRandomness, UserAgent};
 
 use crate::clock::wall_clock;
-use crate::{CommandError, CommandResult};
-use crate::{policy, service, stdio, store};
+use crate::serving::{Serving, ServingArgs};
+use crate::{CommandError, CommandResult, stdio, store};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -46,76 +42,8 @@ pub(crate) struct AgentArgs {
     /// Keep everything in memory, and nothing after the agent stops
     #[arg(long, conflicts_with = "store")]
     in_memory: bool,
-    /// Profile that sets the rules [default: big-bird]
-    ///
-    /// One of big-bird, w3c-draft, cookie-monster and global-only. A policy file can name it too.
-    #[arg(long)]
-    profile: Option<Profile>,
-    /// JSON file with limits that replace those of the profile
-    ///
-    /// It has the form that `bigbird policy --json` prints. Capacities are in microepsilons.
-    #[arg(long, value_name = "FILE")]
-    policy: Option<PathBuf>,
-    /// Length of an epoch, in days, from 1 to 400
-    #[arg(
-        long,
-        value_name = "DAYS",
-        default_value_t = 7,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(Rules::MAX_EPOCH_DAYS))
-    )]
-    epoch_days: u32,
-    /// File of aggregation services and their public keys [default: none]
-    ///
-    /// `bigbird keys generate` writes one, aggregation-services.toml. A folder that contains such a
-    /// file is enough.
-    #[arg(long, value_name = "FILE")]
-    aggregation_services: Option<PathBuf>,
-    /// Aggregation service that pages may name, without keys [default: none]
-    ///
-    /// Its reports are real, but encrypted to keys that nobody has. Give the flag once for each
-    /// service.
-    #[arg(long, value_name = "URL")]
-    aggregation_service: Vec<String>,
-    /// Delay of answers to conversions, in milliseconds
-    ///
-    /// From 1 to 60000. The delay begins when the conversion arrives.
-    #[arg(
-        long,
-        value_name = "MS",
-        default_value_t = delay_ms(),
-        value_parser = clap::value_parser!(u64).range(1..=60_000)
-    )]
-    release_after: u64,
-    /// Limit on the conversions of one top-level site
-    ///
-    /// Counted over the last --release-after milliseconds. Conversions above the limit get null
-    /// reports.
-    #[arg(long, value_name = "N", default_value_t = Pace::default().conversions.of_site)]
-    conversions_per_site: u32,
-    /// Limit on the conversions of all sites together
-    ///
-    /// Counted over the last --release-after milliseconds. Conversions above the limit get null
-    /// reports.
-    #[arg(long, value_name = "N", default_value_t = Pace::default().conversions.of_all)]
-    conversions: u32,
-    /// Limit on the impressions of one top-level site
-    ///
-    /// Counted over the last --release-after milliseconds. Impressions above the limit are not
-    /// saved.
-    ///
-    /// An impression counts one more for each site that it names in addition to its own.
-    #[arg(long, value_name = "N", default_value_t = Pace::default().impressions.of_site)]
-    impressions_per_site: u32,
-    /// Limit on the impressions of all sites together
-    ///
-    /// Counted in the same way as --impressions-per-site.
-    #[arg(long, value_name = "N", default_value_t = Pace::default().impressions.of_all)]
-    impressions: u32,
-    /// Add the histogram to the answers to conversions, for tests only
-    ///
-    /// Pages must never see a histogram, only the encrypted report.
-    #[arg(long)]
-    unencrypted_for_testing: bool,
+    #[command(flatten)]
+    serving: ServingArgs,
     /// Take the time from the `seconds` of requests, for tests only
     ///
     /// The agent then answers at once, and uses fixed numbers instead of random ones.
@@ -144,9 +72,7 @@ pub(crate) struct AgentArgs {
 }
 
 pub(crate) fn run(args: &AgentArgs) -> CommandResult {
-    let sealer = DapSealer::new(args.services()?);
-    let mut config = args.config()?;
-    config.aggregation_services = sealer.services().protocols();
+    let Serving { config, sealer, .. } = args.serving.read()?;
     let randomness = args.randomness()?;
     match &args.store {
         None => {
@@ -188,56 +114,6 @@ impl AgentArgs {
         Ok(player.agent)
     }
 
-    fn config(&self) -> Result<Config, CommandError> {
-        let file = self.policy.as_deref().map(policy::read).transpose()?;
-        let profile = match (self.profile, file.as_ref().and_then(|file| file.profile)) {
-            (Some(given), Some(named)) if given != named => {
-                return Err(CommandError::because(format!(
-                    "--profile is {given}, but the policy file is for {named}; leave out \
-                     --profile, or use another policy file"
-                )));
-            }
-            (given, named) => given.or(named).unwrap_or_default(),
-        };
-        let mut config = Config::new(profile);
-        if let Some(file) = file {
-            config.policy = file.policy(profile)?;
-        }
-        config.epoch_days = self.epoch_days;
-        config.pace = self.pace();
-        config.shows_histograms = self.unencrypted_for_testing;
-        Ok(config)
-    }
-
-    /// The services with their keys.
-    fn services(&self) -> Result<ConfiguredServices, CommandError> {
-        let mut services = match &self.aggregation_services {
-            Some(path) => service::read_services(path)?,
-            None => ConfiguredServices::new(),
-        };
-        for url in &self.aggregation_service {
-            if services.get(url).is_none() {
-                services.insert(AggregationService::without_operator(url)?);
-            }
-        }
-        Ok(services)
-    }
-
-    fn pace(&self) -> Pace {
-        Pace {
-            delay: Duration::from_millis(self.release_after),
-            conversions: Arrivals {
-                of_site: self.conversions_per_site,
-                of_all: self.conversions,
-            },
-            sealing_of_site: Pace::default().sealing_of_site,
-            impressions: Arrivals {
-                of_site: self.impressions_per_site,
-                of_all: self.impressions,
-            },
-        }
-    }
-
     fn randomness(&self) -> Result<RandomSource, CommandError> {
         if !self.test_clock {
             let system = SystemRandomness::new();
@@ -259,11 +135,6 @@ impl AgentArgs {
             credit: self.credit_fraction,
         })
     }
-}
-
-/// The default delay before a conversion is answered, in milliseconds.
-fn delay_ms() -> u64 {
-    u64::try_from(Pace::default().delay.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The source of random numbers.

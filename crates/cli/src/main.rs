@@ -3,6 +3,7 @@
 mod agent;
 mod aggregate;
 mod audit;
+mod browser;
 mod clock;
 mod conformance;
 mod dap;
@@ -11,11 +12,13 @@ mod example;
 mod explain;
 mod keys;
 mod lab;
+mod native_host;
 mod output;
 mod policy;
 mod progress;
 mod scratch;
 mod service;
+mod serving;
 mod signals;
 mod stdio;
 mod store;
@@ -59,6 +62,11 @@ enum Command {
     Workload(lab::workload::WorkloadCommand),
     /// Run the user agent as a process that answers requests, each a line of JSON
     Agent(agent::AgentArgs),
+    /// Put the extension and its host into a browser, or run one with them
+    #[command(subcommand)]
+    Browser(browser::BrowserCommand),
+    /// Run the user agent as the native-messaging host of a browser's extension
+    NativeHost(native_host::NativeHostArgs),
     /// Sum encrypted reports and add noise: leader, helper and collector in one process
     Aggregate(aggregate::AggregateArgs),
     /// Generate the keys of an aggregation service
@@ -92,6 +100,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => lab::plan::run(&args),
         Command::Workload(command) => lab::workload::run(&command),
         Command::Agent(args) => agent::run(&args),
+        Command::Browser(command) => browser::run(&command),
+        Command::NativeHost(args) => native_host::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Aggregate(args) => aggregate::run(&args),
         Command::Keys(command) => keys::run(&command),

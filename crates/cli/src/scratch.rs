@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{env, fs, io, process};
+use std::time::Duration;
+use std::{env, fs, io, process, thread};
 
 /// A folder that is removed when this value is dropped.
 #[derive(Debug)]
@@ -20,6 +21,20 @@ impl Scratch {
 
     pub(crate) fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Removes the folder, although processes that are ending may still write into it.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        const ATTEMPTS: u32 = 50;
+        for _ in 1..ATTEMPTS {
+            match fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    thread::sleep(Duration::from_millis(100));
+                }
+                _ => return Ok(()),
+            }
+        }
+        fs::remove_dir_all(&self.0)
     }
 }
 

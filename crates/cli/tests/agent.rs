@@ -574,16 +574,14 @@ fn what_cannot_be_a_store_is_refused_in_one_line() {
     std::fs::write(&store, "a diary").unwrap();
     let message = agent_refused(&folder, &[]);
     assert!(
-        message.ends_with("store: the file is not a Big Bird store; check the path\n"),
+        message.contains("store: the file is not a Big Bird store; check the path; if it was "),
         "{message}"
     );
     std::fs::write(&store, "").unwrap();
     let message = agent_refused(&folder, &[]);
     assert!(
-        message.ends_with(
-            "store: the store is damaged: the file is empty; `bigbird store reset` starts over \
-             without giving budgets back\n"
-        ),
+        message.contains("store: the store is damaged: the file is empty; `bigbird store reset ")
+            && message.ends_with("` starts over without giving budgets back\n"),
         "{message}"
     );
     let message = refused(&["agent", "--in-memory", "--test-clock", "--epoch-start", "1"]);
@@ -625,7 +623,8 @@ fn a_store_that_may_not_be_written_is_refused() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
-        message.ends_with(": the store is read-only, but even reading it needs write access\n"),
+        message.contains(": the store is read-only, but even reading it needs write access; make ")
+            && message.ends_with(" and its folder writable\n"),
         "{message}"
     );
     assert!(output.stdout.is_empty());

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bigbird_user_agent::protocol::Reason;
@@ -16,18 +17,19 @@ use crate::vfs;
 ///
 /// No error releases a report or forgets what was spent. The transaction did not happen. If its
 /// commit failed, it may have happened, but then nobody got an answer.
-#[derive(Debug, Error)]
+#[derive(Debug, Clone, Error)]
 #[error("{}: {problem}", path.display())]
 pub struct StoreError {
     path: PathBuf,
-    problem: Problem,
+    // Shared, so that whoever waits before the next attempt can give the same error again.
+    problem: Arc<Problem>,
 }
 
 impl StoreError {
     pub(crate) fn new(path: &Path, problem: impl Into<Problem>) -> Self {
         Self {
             path: path.to_owned(),
-            problem: problem.into(),
+            problem: Arc::new(problem.into()),
         }
     }
 
@@ -39,6 +41,37 @@ impl StoreError {
     /// The problem with the file.
     pub fn problem(&self) -> &Problem {
         &self.problem
+    }
+
+    /// What to do about it, as the rest of a sentence. `None` if the message says it already.
+    pub fn advice(&self) -> Option<String> {
+        let file = self.path.display();
+        Some(match self.problem() {
+            // A log without its store: a reset would find nothing, and an empty store refunds all.
+            Problem::Damaged(_) if !self.path.exists() => {
+                "restore the store file beside its log".to_owned()
+            }
+            Problem::Damaged(_) => format!(
+                "`bigbird store reset {file} --reason damaged` starts over without giving budgets \
+                 back"
+            ),
+            // It may be a store of which nothing is left. Moving it away could give budgets back.
+            Problem::NotAStore if self.path.is_file() => format!(
+                "if it was a store, `bigbird store reset {file} --reason damaged` starts over \
+                 without giving budgets back"
+            ),
+            Problem::NewerSchema { .. } => "update bigbird".to_owned(),
+            Problem::ReadOnly => format!("make {file} and its folder writable"),
+            Problem::Denied => {
+                format!("give the user who runs bigbird access to {file} and its folder")
+            }
+            Problem::Full => "nothing was lost, free some space and try again".to_owned(),
+            Problem::Busy { .. } => {
+                "nothing was lost, end the process that holds the lock or try again".to_owned()
+            }
+            problem if problem.is_transient() => "nothing was lost, try again".to_owned(),
+            _ => return None,
+        })
     }
 }
 
@@ -313,5 +346,9 @@ impl Problem {
 impl Reason for StoreError {
     fn reason(&self) -> &'static str {
         self.problem().name()
+    }
+
+    fn advice(&self) -> Option<String> {
+        Self::advice(self)
     }
 }

@@ -237,12 +237,21 @@ impl PageCall {
         }
     }
 
+    fn occasion(&self) -> &Occasion {
+        match self {
+            Self::Save(call) => &call.occasion,
+            Self::Measure(call) => &call.occasion,
+        }
+    }
+
+    /// The time of the call.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.occasion().now
+    }
+
     /// The time of the call, if its user action is not known.
     pub(crate) fn now_without_action(&self) -> Option<Timestamp> {
-        let occasion = match self {
-            Self::Save(call) => call.occasion,
-            Self::Measure(call) => call.occasion,
-        };
+        let occasion = self.occasion();
         occasion.user_action.is_none().then_some(occasion.now)
     }
 

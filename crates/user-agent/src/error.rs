@@ -83,10 +83,26 @@ impl RangeError {
 
 /// A call without the user activation it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the last user activation was {ago_ms} ms ago, but at most {allowed_ms} ms are allowed")]
 pub struct NotAllowed {
-    pub(crate) ago_ms: i64,
+    /// The time since the last activation, if there was one.
+    pub(crate) ago_ms: Option<i64>,
     pub(crate) allowed_ms: i64,
+}
+
+impl fmt::Display for NotAllowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let allowed = self.allowed_ms;
+        match self.ago_ms {
+            Some(ago) => write!(
+                f,
+                "the last user activation was {ago} ms ago, but at most {allowed} ms are allowed"
+            ),
+            None => write!(
+                f,
+                "there was no user activation, but one within the last {allowed} ms is needed"
+            ),
+        }
+    }
 }
 
 /// A conversion of a site that asked for more reports, or larger ones, than can be made for one

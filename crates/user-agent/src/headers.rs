@@ -1,7 +1,10 @@
-//! The `Save-Impression` and `Measure-Conversion` response headers (the draft's section HTTP API).
+//! Response headers: `Save-Impression` and `Measure-Conversion` (the draft's section HTTP API), and
+//! what concerns the API of `Permissions-Policy` and `Clear-Site-Data`.
 //!
 //! This module only parses. The values of options are checked when the API is called.
 
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
 use thiserror::Error;
 use url::Url;
@@ -72,6 +75,76 @@ pub fn parse_measure_conversion(
     Ok((options, report_url))
 }
 
+/// The declarations of a `Permissions-Policy` header about the two features of the API. A feature
+/// that it does not name has the default allowlist, which is [`Allowlist::All`].
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyDeclarations {
+    /// The origins that may save impressions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_impression: Option<Allowlist>,
+    /// The origins that may measure conversions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measure_conversion: Option<Allowlist>,
+}
+
+/// The origins that may use a feature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allowlist {
+    /// Every origin.
+    All,
+    /// Some origins, or none.
+    Listed {
+        /// True if the origin of the response is one of them.
+        own: bool,
+        /// The others, as the URL standard serialises origins. The host of an origin can begin with
+        /// `*.`, which stands for every subdomain.
+        origins: Vec<String>,
+    },
+}
+
+/// As the protocol has it: `{"all": true}` or `{"self": true, "origins": [...]}`.
+impl Serialize for Allowlist {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(None)?;
+        match self {
+            Self::All => fields.serialize_entry("all", &true)?,
+            Self::Listed { own, origins } => {
+                fields.serialize_entry("self", own)?;
+                fields.serialize_entry("origins", origins)?;
+            }
+        }
+        fields.end()
+    }
+}
+
+/// Parses a `Permissions-Policy` header (the Permissions Policy standard's "construct policy from
+/// dictionary and origin"). Other features, and values that the standard does not know, are
+/// ignored.
+///
+/// # Errors
+/// If the header is not a dictionary. Then the response declares nothing.
+pub fn parse_permissions_policy(header: &[u8]) -> Result<PolicyDeclarations, HeaderError> {
+    let dictionary = dictionary(header)?;
+    let declared = |feature: &str| dictionary.get(feature).map(allowlist);
+    Ok(PolicyDeclarations {
+        save_impression: declared("save-impression"),
+        measure_conversion: declared("measure-conversion"),
+    })
+}
+
+/// Parses a `Clear-Site-Data` header. Returns true if it asks to clear impressions: by their name,
+/// or because it asks to clear everything.
+///
+/// # Errors
+/// If the header is not a list of quoted strings. Then nothing is cleared.
+pub fn parse_clear_site_data(header: &[u8]) -> Result<bool, HeaderError> {
+    let types = quoted_strings(header).ok_or(HeaderError::NotQuoted)?;
+    Ok(types
+        .iter()
+        .any(|name| matches!(name.as_slice(), b"impressions" | b"*")))
+}
+
 /// The reason why a header is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -96,6 +169,67 @@ pub enum HeaderError {
         /// A description of the allowed values.
         expected: &'static str,
     },
+    /// The header is not a list of quoted strings.
+    #[error("the header is not a list of quoted strings, such as \"impressions\"")]
+    NotQuoted,
+}
+
+/// The allowlist of a feature. A value that is not a list counts as a list with one element, as in
+/// browsers.
+fn allowlist(value: &ListEntry) -> Allowlist {
+    let elements = match value {
+        ListEntry::Item(item) => std::slice::from_ref(item),
+        ListEntry::InnerList(list) => list.items.as_slice(),
+    };
+    let (mut own, mut origins) = (false, Vec::new());
+    for element in elements {
+        match &element.bare_item {
+            BareItem::Token(token) if token.as_str() == "*" => return Allowlist::All,
+            BareItem::Token(token) if token.as_str() == "self" => own = true,
+            BareItem::String(text) => origins.extend(origin(text.as_str())),
+            _ => {}
+        }
+    }
+    Allowlist::Listed { own, origins }
+}
+
+/// The origin of a URL, if it has one.
+fn origin(url: &str) -> Option<String> {
+    let origin = Url::parse(url).ok()?.origin();
+    origin.is_tuple().then(|| origin.ascii_serialization())
+}
+
+/// The strings of a list of quoted strings (HTTP Semantics, sections 5.6.1 and 5.6.4). An element
+/// of a list may be empty.
+fn quoted_strings(header: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut strings = Vec::new();
+    let mut rest = header.trim_ascii();
+    while let Some((first, after)) = rest.split_first() {
+        if *first == b',' {
+            rest = after.trim_ascii_start();
+            continue;
+        }
+        let (text, after) = quoted_string(rest)?;
+        strings.push(text);
+        rest = after.trim_ascii_start();
+        if !rest.is_empty() && !rest.starts_with(b",") {
+            return None;
+        }
+    }
+    Some(strings)
+}
+
+/// The quoted string with which the text begins, and what follows it.
+fn quoted_string(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut bytes = text.strip_prefix(b"\"")?.iter();
+    let mut string = Vec::new();
+    loop {
+        match *bytes.next()? {
+            b'"' => return Some((string, bytes.as_slice())),
+            b'\\' => string.push(*bytes.next()?),
+            other => string.push(other),
+        }
+    }
 }
 
 fn dictionary(header: &[u8]) -> Result<Dictionary, HeaderError> {
@@ -261,5 +395,92 @@ mod tests {
             "the value of report-url must be an https URL"
         );
         assert!(message("=").starts_with("the header is not a structured-field dictionary: "));
+    }
+
+    fn policy(header: &str) -> String {
+        match parse_permissions_policy(header.as_bytes()) {
+            Ok(policy) => serde_json::to_string(&policy).unwrap(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_permissions_policy_lists_origins() {
+        for (header, expected) in [
+            ("", "{}"),
+            ("geolocation=()", "{}"),
+            ("save-impression=*", r#"{"saveImpression":{"all":true}}"#),
+            (
+                "save-impression=self",
+                r#"{"saveImpression":{"self":true,"origins":[]}}"#,
+            ),
+            (
+                "save-impression=()",
+                r#"{"saveImpression":{"self":false,"origins":[]}}"#,
+            ),
+            (
+                "save-impression=(\"https://A.example:443/path\" self \"https://*.b.example\")",
+                r#"{"saveImpression":{"self":true,"origins":["https://a.example","https://*.b.example"]}}"#,
+            ),
+            (
+                "measure-conversion=\"https://a.example:8443\"",
+                r#"{"measureConversion":{"self":false,"origins":["https://a.example:8443"]}}"#,
+            ),
+            // The last value of a feature counts, and parameters do not.
+            (
+                "save-impression=(), measure-conversion=(self *);report-to=x, save-impression=*",
+                r#"{"saveImpression":{"all":true},"measureConversion":{"all":true}}"#,
+            ),
+            // Values that the standard does not know are ignored, so nothing is allowed.
+            (
+                "save-impression=(src 1 ?1 \"no url\" \"data:,x\"), measure-conversion",
+                r#"{"saveImpression":{"self":false,"origins":[]},"measureConversion":{"self":false,"origins":[]}}"#,
+            ),
+        ] {
+            assert_eq!(policy(header), expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_permissions_policy_is_ignored_as_a_whole() {
+        for header in [
+            "save-impression=(), measure-conversion=(",
+            "save-impression 'none'",
+            "Save-Impression=()",
+            "save-impression=(),",
+        ] {
+            let message = policy(header);
+            let begin = "the header is not a structured-field dictionary: ";
+            assert!(message.starts_with(begin), "{header}: {message}");
+        }
+    }
+
+    #[test]
+    fn clear_site_data_is_a_list_of_quoted_strings() {
+        for (header, expected) in [
+            ("\"impressions\"", true),
+            ("\"cache\", \"impressions\"", true),
+            ("\"cache\",\"cookies\" ,, \"impressions\",", true),
+            ("\"*\"", true),
+            ("\"im\\pressions\"", true),
+            ("\"cache\"", false),
+            ("\"Impressions\"", false),
+            ("\"cache, \\\"impressions\"", false),
+            ("", false),
+        ] {
+            let parsed = parse_clear_site_data(header.as_bytes());
+            assert_eq!(parsed, Ok(expected), "{header}");
+        }
+        for header in [
+            "impressions",
+            "*",
+            "\"cache\", impressions",
+            "\"impressions",
+            "\"impressions\\",
+            "\"cache\" \"impressions\"",
+        ] {
+            let parsed = parse_clear_site_data(header.as_bytes());
+            assert_eq!(parsed, Err(HeaderError::NotQuoted), "{header}");
+        }
     }
 }

@@ -13,7 +13,7 @@
 //! | to | see |
 //! |---|---|
 //! | answer a page | [`UserAgent`], [`Call`], [`ImpressionOptions`], [`ConversionOptions`] |
-//! | answer a response header | [`parse_save_impression`], [`parse_measure_conversion`] |
+//! | answer a response header | [`parse_save_impression`], [`parse_measure_conversion`], [`parse_permissions_policy`], [`parse_clear_site_data`] |
 //! | check that a page may call the API | [`Activation`] |
 //! | configure a user agent | [`Config`], [`Limits`], [`bigbird::Profile`] |
 //! | store its data | [`Storage`], [`View`], [`ChangeSet`], [`MemoryStore`] |
@@ -78,7 +78,10 @@ pub use config::{Config, EpochStart};
 pub use error::{AgentError, ApiError, NotAllowed, RangeError, TooManyReports};
 pub use explanation::{EpochExplanation, Explanation, FilterExplanation, ShareRefusal};
 pub use gate::Gate;
-pub use headers::{HeaderError, parse_measure_conversion, parse_save_impression};
+pub use headers::{
+    Allowlist, HeaderError, PolicyDeclarations, parse_clear_site_data, parse_measure_conversion,
+    parse_permissions_policy, parse_save_impression,
+};
 pub use memory::{MemoryStore, MemoryTransaction};
 pub use options::{
     AggregationProtocol, AggregationServices, ConversionOptions, ImpressionOptions, Limits,

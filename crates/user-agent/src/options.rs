@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 
 use bigbird::{Epsilon, EpsilonError, HistogramSize, QueryError, Terms};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::error::{ApiError, RangeError};
 use crate::site::Site;
 
 /// The options that a page passes to `saveImpression()`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImpressionOptions {
     /// The bucket that gets the credit of the impression.
@@ -50,7 +50,7 @@ impl ImpressionOptions {
 }
 
 /// The options that a page passes to `measureConversion()`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConversionOptions {
     /// The URL of the aggregation service, exactly as the browser lists it.
@@ -61,6 +61,7 @@ pub struct ConversionOptions {
     /// The number of buckets of the histogram.
     pub histogram_size: u32,
     /// The number of days that the request looks back. The default is the maximum.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lookback_days: Option<u64>,
     /// The match values of the impressions to measure. An empty list selects all impressions.
     #[serde(default)]

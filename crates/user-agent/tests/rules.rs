@@ -3,10 +3,15 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
+#[allow(dead_code, reason = "an example has a main function")]
+#[path = "../examples/json_store.rs"]
+mod json_store;
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use bigbird::{Capacity, EpochIndex, Fate, Policy, Profile, Timestamp};
+use bigbird_testing::Folder;
 use bigbird_user_agent::{
     Action, Call, ChangeSet, Config, ConversionOptions, ImpressionOptions, Rules, Storage,
     Timeline, Transaction as _, UserAgent, View as _,
@@ -33,9 +38,11 @@ enum RulesStep {
         epsilon: f64,
         days: u64,
     },
-    /// The browser is restarted with other rules.
+    /// The browser is restarted with other rules. If the store does not work at first, they are
+    /// put in force by the next call.
     Change {
         rules: usize,
+        works_at_first: bool,
     },
     Forget,
     Maintain,
@@ -83,7 +90,12 @@ fn steps() -> impl Strategy<Value = Vec<(RulesStep, i64)>> {
             epsilon,
             days,
         }),
-        3 => (0..rules().len()).prop_map(|rules| RulesStep::Change { rules }),
+        3 => (0..rules().len(), any::<bool>()).prop_map(|(rules, works_at_first)| {
+            RulesStep::Change {
+                rules,
+                works_at_first,
+            }
+        }),
         1 => Just(RulesStep::Forget),
         1 => Just(RulesStep::Maintain),
     ];
@@ -109,18 +121,22 @@ fn timeline(agent: &mut MemoryAgent) -> Timeline {
     state.timeline
 }
 
-fn restart(agent: MemoryAgent, rules: &Rules, now: i64, flaw: Option<RulesFlaw>) -> MemoryAgent {
+fn restart(
+    agent: MemoryAgent,
+    rules: &Rules,
+    now: i64,
+    works_at_first: bool,
+    flaw: Option<RulesFlaw>,
+) -> MemoryAgent {
     let old = agent.config().rules();
     if flaw == Some(RulesFlaw::Afresh) && old != *rules {
         return UserAgent::in_memory(config(rules), FixedRandomness);
     }
-    let agent = UserAgent::new(
-        config(rules),
-        agent.into_storage(),
-        FixedRandomness,
-        Timestamp(now),
-    );
-    let mut agent = agent.unwrap();
+    let (config, storage) = (config(rules), agent.into_storage());
+    let mut agent = match works_at_first {
+        true => UserAgent::new(config, storage, FixedRandomness, Timestamp(now)).unwrap(),
+        false => UserAgent::on(config, storage, FixedRandomness),
+    };
     if flaw == Some(RulesFlaw::AtOnce) {
         let Ok(mut tx) = agent.storage_mut().begin();
         let Ok(mut state) = tx.state();
@@ -183,7 +199,10 @@ fn live(steps: &[(RulesStep, i64)], flaw: Option<RulesFlaw>) -> Result<(), TestC
                     }
                 }
             }
-            RulesStep::Change { rules: other } => agent = restart(agent, &rules[*other], now, flaw),
+            RulesStep::Change {
+                rules: other,
+                works_at_first,
+            } => agent = restart(agent, &rules[*other], now, *works_at_first, flaw),
             RulesStep::Forget => agent
                 .clear_browsing_history(&[], true, Timestamp(now))
                 .unwrap(),
@@ -311,4 +330,35 @@ fn a_larger_budget_begins_with_the_next_epoch() {
     assert_eq!(measure(&mut agent, &bought, &options), [0, 1]);
     assert_eq!(measure(&mut agent, &bought, &options), [0, 1]);
     assert_eq!(measure(&mut agent, &bought, &options), [0, 0]);
+}
+
+/// A store that does not work at first is used later under the rules of the configuration, from the
+/// next epoch on. Until it works, every call is an error.
+#[test]
+fn a_store_that_does_not_work_at_first_gets_the_rules_with_its_first_call() {
+    let day = 86_400;
+    let folder = Folder::in_memory();
+    let path = folder.file("device.json");
+    let store = || json_store::JsonStore(path.clone());
+    let rules = rules();
+    let seen = |seconds| Call::new("news.example", at(seconds));
+    let impression = ImpressionOptions::new(0);
+    let mut agent = UserAgent::new(config(&rules[0]), store(), FixedRandomness, at(0)).unwrap();
+    agent.save_impression(&seen(0), &impression).unwrap();
+
+    let sound = fs::read(&path).unwrap();
+    fs::write(&path, b"{").unwrap();
+    let mut agent = UserAgent::on(config(&rules[1]), store(), FixedRandomness);
+    assert!(agent.save_impression(&seen(60), &impression).is_err());
+    assert!(agent.begin_user_action(at(60)).is_err());
+    assert!(agent.upkeep(at(60)).is_err());
+    assert!(agent.status(at(60)).is_err());
+
+    fs::write(&path, sound).unwrap();
+    assert_eq!(agent.eras().unwrap().len(), 1, "reading changes nothing");
+    agent.save_impression(&seen(120), &impression).unwrap();
+    let eras = agent.eras().unwrap();
+    let in_force: Vec<&Rules> = eras.iter().map(|era| &era.rules).collect();
+    assert_eq!(in_force, [&rules[0], &rules[1]]);
+    assert!(eras[1].begins > at(120) && eras[1].begins <= at(120 + 7 * day));
 }

@@ -70,6 +70,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             let error = RangeError::new("sites", allowed, 0);
             return Err(ApiError::from(error).into());
         }
+        self.adopt_rules(now).map_err(AgentError::Store)?;
         let cleared = if forget_visits {
             self.forget_visits(&sites, now)
         } else {
@@ -91,6 +92,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn restart_epochs(&mut self, now: Timestamp) -> Result<(), S::Error> {
+        self.adopt_rules(now)?;
         self.upkeep.start_over();
         execute!(self, |execution| {
             let DeviceState {

@@ -43,6 +43,8 @@ pub struct UserAgent<S, R> {
     reserved: Range<u64>,
     decoy: Decoy,
     pub(crate) upkeep: Upkeep,
+    /// False until the rules of the configuration are those of the store's coming epochs.
+    adopted: bool,
 }
 
 /// The number of ids of user actions that are taken at a time.
@@ -128,7 +130,10 @@ use execute;
 impl<R: Randomness> UserAgent<MemoryStore, R> {
     /// A user agent that keeps everything in memory.
     pub fn in_memory(config: Config, randomness: R) -> Self {
-        Self::assemble(config, MemoryStore::new(), randomness)
+        let mut agent = Self::on(config, MemoryStore::new(), randomness);
+        // An empty store has no other rules.
+        agent.adopted = true;
+        agent
     }
 }
 
@@ -148,8 +153,34 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         randomness: R,
         now: Timestamp,
     ) -> Result<Self, S::Error> {
-        let mut agent = Self::assemble(config, storage, randomness);
-        execute!(agent, |execution| {
+        let mut agent = Self::on(config, storage, randomness);
+        agent.adopt_rules(now)?;
+        Ok(agent)
+    }
+
+    /// A user agent on a store that may not work yet, such as a file that another process keeps
+    /// locked. Nothing is read or written before the first call. The first call for which the store
+    /// works puts the rules of this configuration in force, as [`new`](Self::new) does, before
+    /// anything else happens on the store.
+    pub fn on(config: Config, storage: S, randomness: R) -> Self {
+        Self {
+            decoy: Decoy::new(&config.policy),
+            gate: Gate::new(config),
+            storage,
+            randomness,
+            reserved: 0..0,
+            upkeep: Upkeep::default(),
+            adopted: false,
+        }
+    }
+
+    /// Puts the rules of the configuration in force from the next epoch on, unless that is done.
+    /// The rules of the current epoch do not change, so calls that only read need not do this.
+    fn adopt_rules(&mut self, now: Timestamp) -> Result<(), S::Error> {
+        if self.adopted {
+            return Ok(());
+        }
+        execute!(self, |execution| {
             let DeviceState {
                 last_clear,
                 latest,
@@ -164,18 +195,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
                 .change(&execution.config.rules(), after);
             Ok(())
         })?;
-        Ok(agent)
-    }
-
-    fn assemble(config: Config, storage: S, randomness: R) -> Self {
-        Self {
-            decoy: Decoy::new(&config.policy),
-            gate: Gate::new(config),
-            storage,
-            randomness,
-            reserved: 0..0,
-            upkeep: Upkeep::default(),
-        }
+        self.adopted = true;
+        Ok(())
     }
 
     /// The same user agent, with a sealer for reports.
@@ -220,6 +241,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn begin_user_action(&mut self, now: Timestamp) -> Result<Action, S::Error> {
+        self.adopt_rules(now)?;
         if self.reserved.is_empty() {
             self.reserved = execute!(self, |execution| {
                 let first = execution.state.next_user_action;
@@ -316,6 +338,9 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
 
     /// Makes calls. Returns a result for each call that measures.
     fn measure(&mut self, calls: &[PageCall]) -> Result<Vec<Option<MeasureResult>>, S::Error> {
+        if let Some(first) = calls.first() {
+            self.adopt_rules(first.now())?;
+        }
         let Self {
             gate,
             storage,

@@ -115,6 +115,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed. Then the next call begins a new round.
     pub fn upkeep(&mut self, now: Timestamp) -> Result<bool, S::Error> {
+        self.adopt_rules(now)?;
         let transaction = self.storage.begin()?;
         let config = self.gate.config();
         let randomness = &mut self.randomness;

@@ -63,7 +63,8 @@ impl AgentAnswer {
                 "error": "StoreError",
                 "reason": error.reason(),
                 "message": error.to_string(),
-            })),
+            }))
+            .with_advice(error.advice()),
         }
     }
 
@@ -180,11 +181,27 @@ impl AgentAnswer {
         self.0.insert(name.to_owned(), value);
     }
 
+    /// The same answer with one more field, for a binding that answers more than this protocol.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: Value) -> Self {
+        self.set(name, value);
+        self
+    }
+
     /// The same answer with the `id` of the request.
     #[must_use]
     pub fn with_id(mut self, id: Option<Value>) -> Self {
         if let Some(id) = id {
             self.set("id", id);
+        }
+        self
+    }
+
+    /// The same answer with words for the user about what to do, if there are any.
+    #[must_use]
+    pub(super) fn with_advice(mut self, advice: Option<String>) -> Self {
+        if let Some(advice) = advice {
+            self.set("advice", json!(advice));
         }
         self
     }
@@ -199,6 +216,12 @@ impl AgentAnswer {
 pub trait Reason: std::error::Error {
     /// The word.
     fn reason(&self) -> &'static str;
+
+    /// What the user can do about it, as the rest of a sentence, if there is more than the error
+    /// says.
+    fn advice(&self) -> Option<String> {
+        None
+    }
 }
 
 impl Reason for Infallible {

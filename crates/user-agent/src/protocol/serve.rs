@@ -143,6 +143,8 @@ pub(super) struct Server<S, R> {
     store_errors: u64,
     /// The message of the last failure of the store.
     last_store_error: Option<String>,
+    /// What the user can do about that failure.
+    last_advice: Option<String>,
 }
 
 impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
@@ -153,6 +155,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
             clears_in_slices: false,
             store_errors: 0,
             last_store_error: None,
+            last_advice: None,
         }
     }
 
@@ -212,8 +215,13 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
 
     fn failed(&mut self, error: &S::Error) {
         self.store_errors += 1;
-        self.last_store_error = Some(error.to_string());
+        self.remember(error);
         (self.serving.warn)(&error.to_string());
+    }
+
+    fn remember(&mut self, error: &S::Error) {
+        self.last_store_error = Some(error.to_string());
+        self.last_advice = error.advice();
     }
 
     /// Carries out a request of the user or of a developer.
@@ -238,12 +246,13 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
                     Ok(status) => Some(status),
                     // The status reports the failure, so this is not an error.
                     Err(error) => {
-                        self.last_store_error = Some(error.to_string());
+                        self.remember(&error);
                         None
                     }
                 };
                 let last = self.last_store_error.as_deref();
                 AgentAnswer::status(status.as_ref(), missed, self.store_errors, last)
+                    .with_advice(self.last_advice.clone())
             }
             LineRequest::Explain(request) => {
                 match self.player.explain(request, now).map_err(failed)? {

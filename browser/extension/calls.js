@@ -1,0 +1,202 @@
+// Calls of pages and of response headers: who calls, whether it may, and when it is answered.
+//
+// An answer to a conversion comes at a fixed time after the call arrived here, whether the native
+// host gave it, could not give it in time, or is not there. What a page sees of an invalid call or
+// of an impression follows from the call alone, so the gate answers that, not the host.
+
+import { hostOf, originOf } from "./tabs.js";
+
+/**
+ * @typedef {import("./host.js").Answer} Answer
+ * @typedef {import("./host.js").Host} Host
+ * @typedef {import("./gate.js").Gate} Gate
+ * @typedef {import("./tabs.js").Tabs} Tabs
+ * @typedef {import("./policy.js").Policies} Policies
+ * @typedef {import("./policy.js").Feature} Feature
+ * @typedef {{
+ *   tab: number, frame: number, top: string, caller: string | null, inPrivate: boolean,
+ * }} Caller The origins come from the browser.
+ */
+
+/** The time before an answer is due at which a null report is made if there is none yet. */
+const PREPARE = 150;
+
+/** The most conversions of a top-level site that wait for an answer. */
+const MOST_OF_SITE = 64;
+
+export class Calls {
+    #host;
+    #gate;
+    #tabs;
+    #policies;
+    #answerAfter;
+    #changed;
+    /** @type {Map<string, number>} */
+    #pending = new Map();
+    /** The number of reports that the gate made because the host did not. */
+    fallbacks = 0;
+
+    /**
+     * @param {object} parts
+     * @param {Host} parts.host
+     * @param {Promise<Gate>} parts.gate
+     * @param {Tabs} parts.tabs
+     * @param {Policies} parts.policies
+     * @param {number} parts.answerAfter The time after which conversions are answered, in ms.
+     * @param {() => void} parts.changed Called when something may have changed in the store.
+     */
+    constructor({ host, gate, tabs, policies, answerAfter, changed }) {
+        this.#host = host;
+        this.#gate = gate;
+        this.#tabs = tabs;
+        this.#policies = policies;
+        this.#answerAfter = answerAfter;
+        this.#changed = changed;
+    }
+
+    /**
+     * Makes a call, and returns its answer when the page may have it.
+     * @param {Feature} feature
+     * @param {object} options
+     * @param {Caller} caller
+     * @param {number} arrival
+     * @param {boolean} [lost] True if the call was made before, and its answer was lost.
+     * @returns {Promise<Answer>}
+     */
+    async make(feature, options, caller, arrival, lost = false) {
+        if (!(await this.#policies.allows(feature, caller.tab, caller.frame))) {
+            return notAllowed("the permissions policy of the page does not allow it");
+        }
+        const refused = await this.#tabs.check(caller.tab);
+        if (refused) {
+            return refused;
+        }
+        const request = this.#request(feature, options, caller);
+        const gate = await this.#gate;
+        const valid = gate.call({ event: "check", call: request });
+        if (!valid.ok) {
+            return valid;
+        }
+        if (feature === "saveImpression") {
+            if (!lost) {
+                this.#host.call(request).then(this.#changed, () => undefined);
+            }
+            return { ok: true };
+        }
+        return this.#measure(request, gate, arrival, lost);
+    }
+
+    /**
+     * @param {Feature} feature
+     * @param {object} options
+     * @param {Caller} caller
+     */
+    #request(feature, options, { tab, top, caller, inPrivate }) {
+        const site = hostOf(top) ?? "";
+        const host = hostOf(caller) ?? "";
+        return {
+            event: feature,
+            site,
+            ...(caller === top ? {} : { intermediarySite: host }),
+            ...this.#tabs.action(tab),
+            ...(inPrivate ? { private: true } : {}),
+            options,
+        };
+    }
+
+    /**
+     * @param {import("./host.js").Request} request
+     * @param {Gate} gate
+     * @param {number} arrival
+     * @param {boolean} lost
+     */
+    async #measure(request, gate, arrival, lost) {
+        const due = arrival + this.#answerAfter;
+        const waiting = this.#pending.get(request.site) ?? 0;
+        if (waiting >= MOST_OF_SITE) {
+            const told = `at most ${MOST_OF_SITE} conversions of a site may wait for an answer`;
+            return failed("QuotaExceededError", told);
+        }
+        this.#pending.set(request.site, waiting + 1);
+        try {
+            /** @type {Answer | undefined} */
+            let answer;
+            const asked = lost ? Promise.reject(new Error("lost")) : this.#host.call(request);
+            const early = asked.then(
+                (given) => {
+                    answer = given;
+                    this.#changed();
+                    // The site asked for too many reports: this follows from its own calls alone.
+                    return !given.ok;
+                },
+                () => false,
+            );
+            const prepare = delay(due - PREPARE).then(() => {
+                if (!answer) {
+                    this.fallbacks += 1;
+                    const made = gate.call({ event: "null", call: request });
+                    answer ??= made;
+                }
+                return false;
+            });
+            if (
+                (await Promise.race([early.then((rejected) => rejected || prepare), prepare])) &&
+                answer
+            ) {
+                return answer;
+            }
+            await delay(due);
+            return /** @type {Answer} */ (/** @type {unknown} */ (answer));
+        } finally {
+            const left = (this.#pending.get(request.site) ?? 1) - 1;
+            if (left > 0) {
+                this.#pending.set(request.site, left);
+            } else {
+                this.#pending.delete(request.site);
+            }
+        }
+    }
+}
+
+/**
+ * The caller of a message from a page, as the browser describes it. Returns null if the page is
+ * gone or has no site.
+ * @param {chrome.runtime.MessageSender} sender
+ * @param {unknown} topOrigin What the frame's own browser process says of the page at the top.
+ * @returns {Caller | null}
+ */
+export function callerOf(sender, topOrigin) {
+    const { tab, frameId } = sender;
+    if (tab?.id === undefined || frameId === undefined) {
+        return null;
+    }
+    // A sandboxed document has an origin of its own, which is written "null".
+    const caller = originOf(sender.origin ?? sender.url);
+    const top = frameId === 0 ? caller : originOf(tab.url);
+    // The tab may have gone to another page while the message was on its way.
+    if (!top || (typeof topOrigin === "string" && topOrigin !== top)) {
+        return null;
+    }
+    return { tab: tab.id, frame: frameId, top, caller, inPrivate: tab.incognito === true };
+}
+
+/** @param {string} message @returns {Answer} */
+export function notAllowed(message) {
+    return failed("NotAllowedError", message);
+}
+
+/** @param {string} name @param {string} message @returns {Answer} */
+export function failed(name, message) {
+    return { ok: false, error: "DOMException", name, message };
+}
+
+/**
+ * Waits until a moment of `performance.now()`.
+ * @param {number} moment
+ * @returns {Promise<void>}
+ */
+function delay(moment) {
+    return new Promise((resolve) => {
+        setTimeout(resolve, Math.max(0, moment - performance.now()));
+    });
+}

@@ -1,0 +1,119 @@
+// The isolated world: between the page and the background. Pages cannot reach the objects of this
+// world. It passes on what the page asks as text, and what the browser itself says: that the user
+// really did something here, and which page is at the top.
+(() => {
+    "use strict";
+
+    /** The longest call, in UTF-16 units. The native host has tighter limits for each kind. */
+    const LONGEST_CALL = 128 * 1024;
+    /** The most calls of a document that wait for an answer. */
+    const MOST_PENDING = 256;
+    /** The number of times that a call is asked for again after the background was lost. */
+    const TRIES = 3;
+
+    let pending = 0;
+    /** @type {MessagePort | undefined} */
+    let page;
+
+    // The first message comes from our script in the main world, before any script of the page.
+    globalThis.addEventListener("message", receivePort, true);
+
+    /** @param {MessageEvent} event */
+    function receivePort(event) {
+        const fromHere = event.source === globalThis.window && event.data === "bigbird-attribution";
+        if (!event.isTrusted || !fromHere || event.ports.length !== 1) {
+            return;
+        }
+        event.stopImmediatePropagation();
+        globalThis.removeEventListener("message", receivePort, true);
+        page = event.ports[0];
+        page.onmessage = (message) => receiveCall(message.data);
+    }
+
+    /** @param {unknown} text */
+    async function receiveCall(text) {
+        if (typeof text !== "string") {
+            return;
+        }
+        const id = /^\[(\d{1,16}),/.exec(text)?.[1];
+        if (id === undefined) {
+            return;
+        }
+        const quota = (/** @type {string} */ message) =>
+            page?.postMessage(
+                `[${id},null,"DOMException","QuotaExceededError",${JSON.stringify(message)}]`,
+            );
+        if (text.length > LONGEST_CALL) {
+            quota(`a call must have at most ${LONGEST_CALL} characters, got ${text.length}`);
+            return;
+        }
+        if (pending >= MOST_PENDING) {
+            quota(`at most ${MOST_PENDING} calls of a document may wait for an answer`);
+            return;
+        }
+        pending += 1;
+        const answer = await ask(text);
+        pending -= 1;
+        if (answer !== undefined) {
+            page?.postMessage(`[${id},${answer}]`);
+        }
+    }
+
+    /**
+     * Asks the background. If it is lost on the way, the call may have been charged already, so it
+     * is asked for again as one that may only be answered null.
+     * @param {string} text
+     * @returns {Promise<string | undefined>}
+     */
+    async function ask(text) {
+        const since = performance.now();
+        const top = globalThis.location.ancestorOrigins;
+        const topOrigin = top?.length ? top[top.length - 1] : null;
+        for (let tried = 0; tried < TRIES; tried += 1) {
+            const lost = tried === 0 ? null : performance.now() - since;
+            try {
+                const answer = await chrome.runtime.sendMessage({
+                    type: "call",
+                    text,
+                    topOrigin,
+                    lost,
+                });
+                if (typeof answer === "string") {
+                    return answer;
+                }
+            } catch {
+                // The background stopped, or this page went to the back/forward cache.
+            }
+        }
+        return undefined;
+    }
+
+    // Events by which the user activates a page (HTML, "activation triggering input event"). The
+    // browser says whether the user really caused one; a page cannot make up such an event.
+    for (const type of ["keydown", "pointerdown", "pointerup"]) {
+        globalThis.addEventListener(type, noteInput, { capture: true, passive: true });
+    }
+
+    /** @param {Event} event */
+    function noteInput(event) {
+        if (!event.isTrusted) {
+            return;
+        }
+        let act = null;
+        if (event instanceof KeyboardEvent) {
+            if (event.repeat || event.key === "Escape") {
+                return;
+            }
+            // Keys that operate a control are an act of their own. Typing text is not.
+            act = event.key === "Enter" || event.key === " " ? "key" : null;
+        } else if (event instanceof PointerEvent) {
+            const mouse = event.pointerType === "mouse";
+            if (mouse !== (event.type === "pointerdown")) {
+                return;
+            }
+            act = "click";
+        }
+        // After the extension was removed or updated, nobody is there to be told.
+        chrome.runtime?.sendMessage({ type: "input", act }).catch(() => undefined);
+    }
+})();
