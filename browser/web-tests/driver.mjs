@@ -156,7 +156,7 @@ export class Driver {
             randomUUID(),
         );
         if ("error" in answer) throw new Error(`in the event page: ${answer.error}`);
-        return answer.result === undefined ? undefined : JSON.parse(answer.result);
+        return JSON.parse(answer.result ?? "null");
     }
 
     /** Whether the background runs. */
@@ -201,13 +201,15 @@ export class Driver {
      * @param {string} what for the error
      * @param {() => Promise<T> | T} check
      * @param {number} [limit] milliseconds
-     * @returns {Promise<NonNullable<T>>}
+     * @returns {Promise<Exclude<T, false | null | undefined>>}
      */
     async eventually(what, check, limit = STEP_LIMIT) {
         const end = performance.now() + limit;
         for (;;) {
             const value = await withLimit(Promise.resolve(check()), limit, what);
-            if (value !== false && value !== null && value !== undefined) return value;
+            if (value !== false && value !== null && value !== undefined) {
+                return /** @type {Exclude<T, false | null | undefined>} */ (value);
+            }
             if (performance.now() > end) throw new Error(`${what}: not within ${limit / 1000} s`);
             await pause();
         }
@@ -419,11 +421,12 @@ class View {
     /**
      * Presses and releases a key in this document.
      *
-     * @param {"Enter" | "Tab" | "Escape" | "Space" | "a"} key
+     * @param {string} key a character, `Enter`, `Tab`, `Escape` or `Space`
      */
     async press(key) {
         await this.#input(`key ${key}`, async () => {
-            if (this.driver.name === "chromium") await this.page.keyboard.press(key);
+            const { keyboard } = this.page;
+            if (this.driver.name === "chromium") await keyboard.press(/** @type {any} */ (key));
             else await this.#perform("key", keyStrokes(KEY_CODES.get(key) ?? key));
         });
     }
@@ -539,7 +542,12 @@ export class Tab extends View {
      * @param {string} url
      */
     async goto(url) {
-        await this.#page.goto(url, { waitUntil: "load", timeout: STEP_LIMIT });
+        if (this.#browser.name === "chromium") {
+            await this.#page.goto(url, { waitUntil: "load", timeout: STEP_LIMIT });
+            return;
+        }
+        // Puppeteer loses track of Firefox's navigations after a page from the cache.
+        await this.#navigate("browsingContext.navigate", { url });
     }
 
     /**
@@ -583,7 +591,11 @@ export class Tab extends View {
 
     /** Loads the page again as the button does. */
     async reload() {
-        await this.#page.reload({ waitUntil: "load", timeout: STEP_LIMIT });
+        if (this.#browser.name === "chromium") {
+            await this.#page.reload({ waitUntil: "load", timeout: STEP_LIMIT });
+            return;
+        }
+        await this.#navigate("browsingContext.reload", {});
     }
 
     /**
@@ -641,7 +653,8 @@ export class Tab extends View {
             const { ExtensionParent } = ChromeUtils.importESModule(
                 "resource://gre/modules/ExtensionParent.sys.mjs",
             );
-            return ExtensionParent.apiManager.global.windowTracker.getId(tab.ownerDocument.defaultView);
+            const { windowTracker } = ExtensionParent.apiManager.global;
+            return windowTracker.getId(tab.ownerDocument.defaultView);
         });
     }
 
@@ -659,6 +672,16 @@ export class Tab extends View {
 
     async close() {
         if (!this.#page.isClosed()) await this.#page.close();
+    }
+
+    /**
+     * @param {string} method
+     * @param {object} params
+     */
+    async #navigate(method, params) {
+        const context = contextOf(this.#page);
+        const command = { ...params, context, wait: "complete" };
+        await withLimit(bidi(this.#browser.puppeteer, method, command), STEP_LIMIT, method);
     }
 
     /** @param {-1 | 1} steps */
@@ -723,7 +746,7 @@ async function evaluateInSession(session, source) {
         const { exception, text } = exceptionDetails;
         throw new Error(`in the service worker: ${exception?.description ?? text}`);
     }
-    return result.value === undefined ? undefined : JSON.parse(result.value);
+    return JSON.parse(result.value ?? "null");
 }
 
 /** @param {number} [milliseconds] */

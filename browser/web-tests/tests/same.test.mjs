@@ -11,7 +11,9 @@ test("all conversions look the same", { alone: true, limit: 180 }, async (t) => 
     await seeAd(t, "news");
     const shop = await active(t, "shop");
     const options = { ...CHEAP, epsilon: 1, impressionSites: [t.host("news")] };
+    /** @type {string[]} */
     const outcomes = [];
+    /** @type {string[]} */
     const names = [];
     const look = async (/** @type {string} */ name, /** @type {object} */ asked = options) => {
         const { keys, bytes, error, message } = await measure(shop, asked);
