@@ -84,13 +84,15 @@ pub(crate) fn run(command: &StoreCommand) -> CommandResult {
                 sites,
                 impressions,
                 objects,
+                history,
             } = checked.map_err(|error| unusable(&error))?;
             format!(
-                "The store is intact: {}, {}, {}, {}.\n",
+                "The store is intact: {}, {}, {}, {}, {}.\n",
                 output::count(filters, "filter"),
                 output::count(impressions, "impression"),
                 output::count(objects, "attribution object"),
-                output::count(sites, "site")
+                output::count(sites, "site"),
+                output::count(history, "entry of history")
             )
         }
         StoreCommand::Backup { file, to } => {
