@@ -3,7 +3,9 @@
 // others, and how many bits per call the time of an answer tells. It prints numbers and asserts
 // nothing. Not part of CI.
 //
-//     node browser/web-tests/bench.mjs [--browser NAME] [--samples N] [--only parts|memory|flood|bits]
+//     node browser/web-tests/bench.mjs [--browser NAME] [--samples N] [--only PART|PART…]
+//
+// The parts are: parts, memory, flood, bits.
 
 import { spawn } from "node:child_process";
 import { readdir, readFile } from "node:fs/promises";

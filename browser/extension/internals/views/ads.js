@@ -102,13 +102,13 @@ export class Ads {
                 time(ad.time),
                 el("a", { class: "via", href: `#actions/${ad.userAction}` },
                     `user action ${ad.userAction}`),
-            ]],
+            ], "moment"],
             ["On", [host(ad.site), ...via(ad.intermediarySite)], "site"],
             ["Who may measure it", audience(ad), "site"],
             ["Bucket", String(ad.histogramIndex), "numeric"],
             ["Priority", String(ad.priority), "numeric"],
             ["Match value", String(ad.matchValue), "numeric"],
-            ["Expires", [time(ad.expires), el("span", { class: "muted age" })]],
+            ["Expires", [time(ad.expires), el("span", { class: "muted age" })], "moment"],
         ]);
         this.#age(node, ad);
         return node;

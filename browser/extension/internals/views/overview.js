@@ -175,7 +175,7 @@ export class Overview {
                 null,
                 el("h2", null, state.title),
                 el("p", null, state.text),
-                state.detail && el("p", { class: "detail" }, "The host says: ", state.detail),
+                state.detail && el("p", { class: "detail" }, "Details: ", state.detail),
                 state.advice && el("p", { class: "advice" }, el("strong", null, "What to do: "),
                     state.advice),
                 state.clockWasAhead && el(

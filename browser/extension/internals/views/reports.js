@@ -116,7 +116,7 @@ export class Reports {
 /** @param {HistoryEntry} entry */
 function row(entry) {
     return tableRow([
-        ["When", time(entry.time)],
+        ["When", time(entry.time), "moment"],
         ["To", [
             host(entry.querier ?? entry.site),
             ...(entry.querier === entry.intermediarySite ? [] : via(entry.intermediarySite)),

@@ -15,7 +15,10 @@ mod schedule;
 mod serve;
 mod storeless;
 
-pub use answer::{AgentAnswer, ErrorName, Reason, budget_json, rules_json};
+pub use answer::{
+    AgentAnswer, ErrorName, Reason, StatusCounts, budget_json, history_json, impression_json,
+    rules_json,
+};
 pub use line::{Line, LineRequest};
 pub use player::{PlayResult, Player};
 pub use request::{AgentRequest, CallerInput, NumberedCall, QuerierInput};
