@@ -1,7 +1,7 @@
 /**
  * Tests of the internals page: what it shows, what it sends, and who can use it. Each prints one
- * line if it fails. `node test.mjs [WORDS]` runs those whose names contain the words, in Chromium, or
- * in Firefox with `BROWSER=firefox`.
+ * line if it fails. `node test.mjs [WORDS]` runs those whose names contain the words, in Chromium,
+ * or in Firefox with `BROWSER=firefox`.
  */
 
 import assert from "node:assert/strict";
