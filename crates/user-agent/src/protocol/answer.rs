@@ -278,8 +278,8 @@ pub fn rules_json(eras: &[Era]) -> Value {
     eras.iter().map(shown).collect()
 }
 
-/// An entry of history. Moments are in seconds since 1970. If the store has no body that can be read,
-/// the entry tells only who called.
+/// An entry of history. Moments are in seconds since 1970. If the store has no body that can be
+/// read, the entry tells only who called.
 pub fn history_json(entry: &HistoryEntry) -> Value {
     let mut fields = json!({
         "number": entry.number,
