@@ -324,13 +324,14 @@ fn agree(profile: Profile, limit: u32, history: &[(HistoryEvent, i64)]) {
         let Ok(in_memory) = memory.history(None, site, usize::MAX);
         assert_eq!(agent.history(None, site, usize::MAX).unwrap(), in_memory);
     }
-    let mut behind = None;
+    // Each store has places of its own.
+    let mut behind = (None, None);
     loop {
-        let Ok((in_memory, next)) = memory.impressions(behind, 5);
-        let in_file = agent.impressions(behind, 5).unwrap();
-        assert_eq!(in_file.0, in_memory);
-        assert_eq!(in_file.1.is_some(), next.is_some());
-        behind = next;
+        let (in_file, next) = agent.impressions(behind.0, 5).unwrap();
+        let Ok((in_memory, in_memory_next)) = memory.impressions(behind.1, 5);
+        assert_eq!(in_file, in_memory);
+        assert_eq!(next.is_some(), in_memory_next.is_some());
+        behind = (next, in_memory_next);
         if next.is_none() {
             break;
         }
