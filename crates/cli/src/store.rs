@@ -84,6 +84,7 @@ pub(crate) fn run(command: &StoreCommand) -> CommandResult {
                 sites,
                 impressions,
                 objects,
+                ..
             } = checked.map_err(|error| unusable(&error))?;
             format!(
                 "The store is intact: {}, {}, {}, {}.\n",
@@ -177,7 +178,8 @@ fn checked_json(checked: &Result<CheckReport, StoreError>) -> Value {
             "ok": true,
             "filters": checked.filters,
             "impressions": checked.impressions,
-            "objects": checked.objects,
+            "sites": checked.sites,
+            "history": checked.history,
             "sites": checked.sites,
         }),
         Err(error) => json!({
