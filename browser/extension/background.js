@@ -4,12 +4,13 @@
 import "./config.js";
 import { callerOf, Calls } from "./calls.js";
 import { Clearing } from "./clearing.js";
+import { hostOf, originOf } from "./documents.js";
 import { Gate } from "./gate.js";
 import { Headers } from "./headers.js";
 import { Host } from "./host.js";
 import { InternalsPort } from "./internals-port.js";
 import { Policies } from "./policy.js";
-import { hostOf, originOf, Tabs } from "./tabs.js";
+import { Tabs } from "./tabs.js";
 
 /**
  * @typedef {import("./host.js").Answer} Answer
@@ -42,7 +43,7 @@ const calls = new Calls({
     answerAfter: config.answerAfter,
     changed: () => internals.changed(),
 });
-const headers = new Headers({ calls, clearing, gate, policies, tabs });
+const headers = new Headers({ calls, clearing, gate, policies });
 const ready = Promise.all([tabs.ready, policies.ready, gate]);
 
 chrome.runtime.onMessage.addListener((message, sender, respond) => {
@@ -65,12 +66,12 @@ chrome.runtime.onMessage.addListener((message, sender, respond) => {
 });
 
 /**
- * @param {{text: string, topOrigin: unknown, lost: unknown}} message
+ * @param {{text: string, lost: unknown}} message
  * @param {chrome.runtime.MessageSender} sender
  * @param {number} arrival
  * @returns {Promise<Answer>}
  */
-async function receiveCall({ text, topOrigin, lost }, sender, arrival) {
+async function receiveCall({ text, lost }, sender, arrival) {
     await ready;
     /** @type {unknown} */
     let parsed;
@@ -84,7 +85,7 @@ async function receiveCall({ text, topOrigin, lost }, sender, arrival) {
     if (!known || typeof options !== "object" || options === null || Array.isArray(options)) {
         return { ok: false, error: "TypeError", message: "the call is not one of the API" };
     }
-    const caller = callerOf(sender, topOrigin);
+    const caller = await callerOf(sender);
     if (!caller) {
         const message = "the document is not fully active";
         return { ok: false, error: "DOMException", name: "InvalidStateError", message };
@@ -131,10 +132,10 @@ chrome.webRequest.onHeadersReceived.addListener(
 );
 
 chrome.webNavigation.onCommitted.addListener((details) => {
-    const { tabId, frameId, url } = details;
+    const { tabId, frameId, documentId, url } = details;
     const { transitionType, transitionQualifiers } = details;
     ready.then(() => {
-        policies.committed(tabId, frameId);
+        policies.committed(tabId, frameId, documentId);
         if (frameId === 0) {
             tabs.committed(tabId, url, transitionType, transitionQualifiers);
         }

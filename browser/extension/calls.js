@@ -4,7 +4,7 @@
 // host gave it, could not give it in time, or is not there. What a page sees of an invalid call or
 // of an impression follows from the call alone, so the gate answers that, not the host.
 
-import { hostOf, originOf } from "./tabs.js";
+import { hostOf, originOf, pathTo } from "./documents.js";
 
 /**
  * @typedef {import("./host.js").Answer} Answer
@@ -13,9 +13,10 @@ import { hostOf, originOf } from "./tabs.js";
  * @typedef {import("./tabs.js").Tabs} Tabs
  * @typedef {import("./policy.js").Policies} Policies
  * @typedef {import("./policy.js").Feature} Feature
+ * @typedef {import("./documents.js").Place} Place
  * @typedef {{
- *   tab: number, frame: number, top: string, caller: string | null, inPrivate: boolean,
- * }} Caller The origins come from the browser.
+ *   tab: number, path: Place[], top: string, caller: string | null, inPrivate: boolean,
+ * }} Caller The origins and the path to the document come from the browser.
  */
 
 /** The time before an answer is due at which a null report is made if there is none yet. */
@@ -64,7 +65,7 @@ export class Calls {
      * @returns {Promise<Answer>}
      */
     async make(feature, options, caller, arrival, lost = false) {
-        if (!(await this.#policies.allows(feature, caller.tab, caller.frame))) {
+        if (!this.#policies.allows(feature, caller.path)) {
             return notAllowed("the permissions policy of the page does not allow it");
         }
         const refused = await this.#tabs.check(caller.tab);
@@ -162,22 +163,24 @@ export class Calls {
  * The caller of a message from a page, as the browser describes it. Returns null if the page is
  * gone or has no site.
  * @param {chrome.runtime.MessageSender} sender
- * @param {unknown} topOrigin What the frame's own browser process says of the page at the top.
- * @returns {Caller | null}
+ * @returns {Promise<Caller | null>}
  */
-export function callerOf(sender, topOrigin) {
-    const { tab, frameId } = sender;
-    if (tab?.id === undefined || frameId === undefined) {
+export async function callerOf(sender) {
+    const { tab, frameId, documentId, documentLifecycle } = sender;
+    // Chromium tells what has become of the document. One that is prepared in advance, or that is
+    // kept for later, may not call.
+    if (tab?.id === undefined || (documentLifecycle ?? "active") !== "active") {
         return null;
     }
-    // A sandboxed document has an origin of its own, which is written "null".
-    const caller = originOf(sender.origin ?? sender.url);
-    const top = frameId === 0 ? caller : originOf(tab.url);
-    // The tab may have gone to another page while the message was on its way.
-    if (!top || (typeof topOrigin === "string" && topOrigin !== top)) {
+    const path = await pathTo(tab.id, { documentId, frameId });
+    if (!path) {
         return null;
     }
-    return { tab: tab.id, frame: frameId, top, caller, inPrivate: tab.incognito === true };
+    // A sandboxed document has an origin of its own, which is written "null". A window that a page
+    // opened without an address has the origin of that page, which only the sender tells.
+    const caller = originOf(sender.origin);
+    const top = path.length === 1 ? caller : path[0].origin;
+    return top ? { tab: tab.id, path, top, caller, inPrivate: tab.incognito === true } : null;
 }
 
 /** @param {string} message @returns {Answer} */

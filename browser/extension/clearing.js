@@ -2,7 +2,7 @@
 // be sent now is kept and sent before anything else, so that nothing that was cleared is measured.
 // docs/browser.md has the table of what becomes what, and why.
 
-import { hostOf } from "./tabs.js";
+import { hostOf } from "./documents.js";
 
 /**
  * @typedef {import("./host.js").Answer} Answer

@@ -1,7 +1,7 @@
 // Response headers: `Save-Impression`, `Measure-Conversion` and the upload of its report (the
 // draft's section HTTP API), `Clear-Site-Data`, and `Permissions-Policy`.
 
-import { originOf } from "./tabs.js";
+import { originOf, pathTo } from "./documents.js";
 
 /**
  * @typedef {import("./calls.js").Calls} Calls
@@ -9,11 +9,9 @@ import { originOf } from "./tabs.js";
  * @typedef {import("./clearing.js").Clearing} Clearing
  * @typedef {import("./gate.js").Gate} Gate
  * @typedef {import("./policy.js").Policies} Policies
- * @typedef {import("./tabs.js").Tabs} Tabs
  * @typedef {chrome.webRequest.OnHeadersReceivedDetails & {
- *   documentUrl?: string, originUrl?: string, incognito?: boolean,
- *   frameAncestors?: {url: string}[],
- * }} Details Firefox has more fields than Chromium.
+ *   documentId?: string, documentLifecycle?: string, fromCache?: boolean,
+ * }} Details Each browser has fields of its own.
  */
 
 /** The kinds of requests whose headers count: those with the destinations that the draft lists. */
@@ -27,7 +25,6 @@ export class Headers {
     #clearing;
     #gate;
     #policies;
-    #tabs;
 
     /**
      * @param {object} parts
@@ -35,14 +32,12 @@ export class Headers {
      * @param {Clearing} parts.clearing
      * @param {Promise<Gate>} parts.gate
      * @param {Policies} parts.policies
-     * @param {Tabs} parts.tabs
      */
-    constructor({ calls, clearing, gate, policies, tabs }) {
+    constructor({ calls, clearing, gate, policies }) {
         this.#calls = calls;
         this.#clearing = clearing;
         this.#gate = gate;
         this.#policies = policies;
-        this.#tabs = tabs;
     }
 
     /**
@@ -66,7 +61,8 @@ export class Headers {
         if (clear !== null && (await this.#parse("clear-site-data", clear, url))?.impressions) {
             await this.#clearing.site(new URL(url).hostname);
         }
-        if (tabId < 0 || !DESTINATIONS.includes(type)) {
+        // The draft means responses of the network. Chromium does not tell which are of the cache.
+        if (tabId < 0 || !DESTINATIONS.includes(type) || details.fromCache) {
             return;
         }
         const save = value("save-impression");
@@ -100,19 +96,18 @@ export class Headers {
      * @returns {Promise<Caller | null>}
      */
     async #caller(details) {
-        const { tabId: tab, frameId: frame, url } = details;
-        const client = originOf(details.documentUrl ?? details.initiator);
-        const ancestors = details.frameAncestors ?? [];
-        const outermost = ancestors[ancestors.length - 1]?.url;
-        const top = frame === 0 ? client : (originOf(outermost) ?? this.#tabs.top(tab));
-        if (!top?.startsWith("https:") || !client?.startsWith("https:")) {
+        const { tabId, frameId, documentId, documentLifecycle, url } = details;
+        if ((documentLifecycle ?? "active") !== "active") {
             return null;
         }
-        const found = await chrome.tabs.get(tab).catch(() => null);
-        if (!found) {
+        const path = await pathTo(tabId, { documentId, frameId });
+        const found = await chrome.tabs.get(tabId).catch(() => null);
+        const secure = path?.every(({ origin }) => origin?.startsWith("https:"));
+        if (!path || !found || !secure) {
             return null;
         }
-        return { tab, frame, top, caller: originOf(url), inPrivate: found.incognito };
+        const top = /** @type {string} */ (path[0].origin);
+        return { tab: tabId, path, top, caller: originOf(url), inPrivate: found.incognito };
     }
 
     /**

@@ -1,18 +1,24 @@
 // The permissions policy, as far as an extension can see it: the `Permissions-Policy` headers of
 // the documents in a tab. The `allow` attribute of a frame is not visible here (docs/browser.md).
 
-import { originOf } from "./tabs.js";
-
 /**
  * @typedef {{all: true} | {self: boolean, origins: string[]}} Allowlist
  * @typedef {{saveImpression?: Allowlist, measureConversion?: Allowlist}} Policy
  * @typedef {"saveImpression" | "measureConversion"} Feature
+ * @typedef {import("./documents.js").Place} Place
  */
 
 const KEY = "policies";
 
+/** The most documents of a tab whose policies are kept. */
+const MOST_DOCUMENTS = 1000;
+
 export class Policies {
-    /** The policies of documents, by tab and frame. @type {Map<number, Map<number, Policy>>} */
+    /**
+     * The policies of documents, by tab and document. A document that is left stays: the user may
+     * go back to it.
+     * @type {Map<number, Map<string, Policy>>}
+     */
     #documents = new Map();
     /** Those of responses whose documents are not committed yet. @type {Map<string, Policy>} */
     #responses = new Map();
@@ -24,14 +30,14 @@ export class Policies {
 
     async #load() {
         const stored = await chrome.storage.session.get(KEY);
-        const listed = /** @type {[number, [number, Policy][]][]} */ (stored[KEY] ?? []);
-        for (const [tab, frames] of listed) {
-            this.#documents.set(tab, new Map(frames));
+        const listed = /** @type {[number, [string, Policy][]][]} */ (stored[KEY] ?? []);
+        for (const [tab, documents] of listed) {
+            this.#documents.set(tab, new Map(documents));
         }
     }
 
     #keep() {
-        const listed = [...this.#documents].map(([tab, frames]) => [tab, [...frames]]);
+        const listed = [...this.#documents].map(([tab, documents]) => [tab, [...documents]]);
         chrome.storage.session.set({ [KEY]: listed }).catch(() => undefined);
     }
 
@@ -54,26 +60,19 @@ export class Policies {
      * A document is committed.
      * @param {number} tab
      * @param {number} frame
+     * @param {string} document
      */
-    committed(tab, frame) {
+    committed(tab, frame, document) {
         const place = `${tab} ${frame}`;
         const policy = this.#responses.get(place);
         this.#responses.delete(place);
-        let frames = this.#documents.get(tab);
-        if (!frames && !policy) {
+        if (!policy) {
             return;
         }
-        if (!frames || frame === 0) {
-            frames = new Map();
-            this.#documents.set(tab, frames);
-        }
-        if (policy) {
-            frames.set(frame, policy);
-        } else {
-            frames.delete(frame);
-        }
-        if (frames.size === 0) {
-            this.#documents.delete(tab);
+        const documents = this.#documents.get(tab) ?? new Map();
+        this.#documents.set(tab, documents.set(document, policy));
+        if (documents.size > MOST_DOCUMENTS) {
+            documents.delete([...documents.keys()][0]);
         }
         this.#keep();
     }
@@ -89,29 +88,12 @@ export class Policies {
      * True if a document may use a feature: every document above it lets it, and so does its own
      * policy. The default is that all may.
      * @param {Feature} feature
-     * @param {number} tab
-     * @param {number} frame
+     * @param {Place[]} path the documents from the top down
      */
-    async allows(feature, tab, frame) {
-        const declared = this.#documents.get(tab);
-        if (!declared) {
-            return true;
-        }
-        const frames = (await chrome.webNavigation.getAllFrames({ tabId: tab })) ?? [];
-        /** @type {{id: number, origin: string | null}[]} */
-        const path = [];
-        for (let id = frame; id >= 0;) {
-            const found = frames.find(({ frameId }) => frameId === id);
-            if (!found || path.length > frames.length) {
-                return false;
-            }
-            path.unshift({ id, origin: originOf(found.url) });
-            id = found.parentFrameId;
-        }
-        // A frame without an address of its own belongs to the page around it.
-        path.forEach((place, at) => (place.origin ??= path[at - 1]?.origin ?? null));
+    allows(feature, path) {
+        const policies = [...this.#documents.values()];
         return path.every(({ id, origin }, at) => {
-            const list = declared.get(id)?.[feature];
+            const list = policies.find((documents) => documents.has(id))?.get(id)?.[feature];
             const child = path[at + 1];
             return matches(list, origin, origin) && (!child || matches(list, child.origin, origin));
         });

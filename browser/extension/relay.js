@@ -1,6 +1,6 @@
 // The isolated world: between the page and the background. Pages cannot reach the objects of this
 // world. It passes on what the page asks as text, and what the browser itself says: that the user
-// really did something here, and which page is at the top.
+// really did something here.
 (() => {
     "use strict";
 
@@ -67,26 +67,39 @@
      */
     async function ask(text) {
         const since = performance.now();
-        const top = globalThis.location.ancestorOrigins;
-        const topOrigin = top?.length ? top[top.length - 1] : null;
         for (let tried = 0; tried < TRIES; tried += 1) {
             const lost = tried === 0 ? null : performance.now() - since;
+            /** @type {() => void} */
+            let giveUp = () => undefined;
+            // A page in the back/forward cache gets no answers, in Chromium without an error.
+            /** @type {Promise<void>} */
+            const restored = new Promise((resolve) => {
+                giveUp = resolve;
+                waiting.add(giveUp);
+            });
             try {
-                const answer = await chrome.runtime.sendMessage({
-                    type: "call",
-                    text,
-                    topOrigin,
-                    lost,
-                });
+                const message = chrome.runtime.sendMessage({ type: "call", text, lost });
+                const answer = await Promise.race([message, restored]);
                 if (typeof answer === "string") {
                     return answer;
                 }
             } catch {
-                // The background stopped, or this page went to the back/forward cache.
+                // The background stopped.
+            } finally {
+                waiting.delete(giveUp);
             }
         }
         return undefined;
     }
+
+    /** Called when this page comes back from the back/forward cache. @type {Set<() => void>} */
+    const waiting = new Set();
+    globalThis.addEventListener("pageshow", ({ persisted }) => {
+        if (persisted) {
+            waiting.forEach((resolve) => resolve());
+            waiting.clear();
+        }
+    });
 
     // Events by which the user activates a page (HTML, "activation triggering input event"). The
     // browser says whether the user really caused one; a page cannot make up such an event.

@@ -2,10 +2,12 @@
 // activation that the draft asks for. Both come from the browser's own signals. A page cannot make
 // one up.
 
+import { hostOf } from "./documents.js";
+
 /**
  * @typedef {{enabled: boolean, activated: number | null}} Activation
  * @typedef {{
- *   action: number, label: string, activation: Activation, top: string | null,
+ *   action: number, label: string, activation: Activation,
  * }} Tab
  * @typedef {import("./gate.js").Gate} Gate
  */
@@ -68,7 +70,7 @@ export class Tabs {
             return known;
         }
         const activation = { enabled: false, activated: null };
-        const tab = { action: newAction(), label: "the tab was opened", activation, top: null };
+        const tab = { action: newAction(), label: "the tab was opened", activation };
         this.#tabs.set(id, tab);
         return tab;
     }
@@ -80,14 +82,6 @@ export class Tabs {
     action(id) {
         const { action, label } = this.#tab(id);
         return { userAction: action, actionLabel: label };
-    }
-
-    /**
-     * The origin of the page at the top of a tab, as the browser told when it was committed.
-     * @param {number} id
-     */
-    top(id) {
-        return this.#tabs.get(id)?.top ?? null;
     }
 
     /**
@@ -131,11 +125,9 @@ export class Tabs {
      */
     async committed(id, url, type, qualifiers = []) {
         const tab = this.#tab(id);
-        const origin = originOf(url);
-        tab.top = origin;
         const initiator = this.#initiators.get(id);
         this.#initiators.delete(id);
-        await this.#activate(tab, "navigate", hostOf(initiator), hostOf(origin));
+        await this.#activate(tab, "navigate", hostOf(initiator), hostOf(url));
         // A page that redirects itself goes on with the action that led to it, whatever that was.
         // So does one that is reloaded, or that is reached by going back: a page can do that too.
         const own = qualifiers.includes("client_redirect") || qualifiers.includes("forward_back");
@@ -156,7 +148,7 @@ export class Tabs {
     opened(id, source) {
         const { action, label } = this.#tab(source);
         const activation = { enabled: false, activated: null };
-        this.#tabs.set(id, { action, label, activation, top: this.#tabs.get(id)?.top ?? null });
+        this.#tabs.set(id, { action, label, activation });
         this.#keep();
     }
 
@@ -168,7 +160,7 @@ export class Tabs {
     replaced(added, removed) {
         const tab = this.#tabs.get(removed);
         if (tab) {
-            this.#tabs.set(added, { ...tab, top: this.#tabs.get(added)?.top ?? tab.top });
+            this.#tabs.set(added, tab);
         }
         this.removed(removed);
     }
@@ -234,24 +226,4 @@ function label(words) {
     const limit = 64;
     // A host name has only ASCII characters here, so characters are bytes.
     return words.length <= limit ? words : `${words.slice(0, limit - 3)}...`;
-}
-
-/**
- * The origin of an address that can have a site, or null.
- * @param {string | undefined | null} address
- */
-export function originOf(address) {
-    if (!address || !URL.canParse(address)) {
-        return null;
-    }
-    const { origin, protocol } = new URL(address);
-    return protocol === "https:" || protocol === "http:" ? origin : null;
-}
-
-/**
- * The host of an origin, or null.
- * @param {string | undefined | null} origin
- */
-export function hostOf(origin) {
-    return originOf(origin) ? new URL(/** @type {string} */ (origin)).hostname : null;
 }

@@ -146,11 +146,14 @@ test("a frame that outlives its page cannot call", async (t) => {
         const frame = /** @type {HTMLIFrameElement} */ (document.querySelector("#blank"));
         const { attribution } = /** @type {any} */ (frame.contentWindow).navigator;
         frame.remove();
-        return attribution.saveImpression({ histogramIndex: 1 }).then(
+        const called = attribution.saveImpression({ histogramIndex: 1 }).then(
             () => "ok",
             (/** @type {Error} */ error) => error.name,
         );
+        // In Firefox, no promise of a removed frame is ever settled.
+        const never = new Promise((resolve) => setTimeout(resolve, 2000, "no answer"));
+        return Promise.race([called, never]);
     });
-    assert.equal(outcome, "InvalidStateError");
+    assert.equal(outcome, t.browser === "firefox" ? "no answer" : "InvalidStateError");
     assert.deepEqual(await history(t, "top"), []);
 });
