@@ -7,15 +7,21 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
+use bigbird::Profile;
+use bigbird_browser::demo::{DemoOptions, DemoServer, GUIDE};
 use bigbird_browser::{
-    BrowserKind, ExtensionConfig, HostCommand, InstallOptions, Installation, ThrowawayBrowser,
-    ThrowawayOptions, UserFolders, uninstall,
+    BrowserKind, ExtensionConfig, HostCommand, InstallOptions, Installation, ProxyAddress,
+    ThrowawayBrowser, ThrowawayOptions, UserFolders, uninstall,
 };
+use bigbird_dap::ConfiguredServices;
 
+use crate::clock::wall_clock;
 use crate::scratch::Scratch;
 use crate::serving::ServingArgs;
-use crate::{CommandError, CommandResult, signals, stdio};
+use crate::{CommandError, CommandResult, keys, output, signals, stdio};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BrowserCommand {
@@ -31,6 +37,13 @@ uninstall` removes the files again.")]
 Ends when the browser is closed, or with Ctrl-C. Then the profile and the store are removed, unless
 --keep names a folder for them.")]
     Run(RunArgs),
+    /// Click through a demonstration: ads, a purchase, an attacker, and what the shop learns
+    #[command(after_help = "\
+Serves a newspaper, a blog, a shop, an ad company and an attacker on one port of this machine, and
+opens a throw-away browser that reaches them and nothing else. `bigbird demo browser` is the same.
+
+With --profile global-only, the attacker drains the budget, and the shop's reports say nothing.")]
+    Demo(BrowserDemoArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -71,6 +84,25 @@ pub(crate) struct RunArgs {
     address: String,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct BrowserDemoArgs {
+    #[command(flatten)]
+    window: WindowArgs,
+    /// Profile that sets the rules of the browser: big-bird, w3c-draft, cookie-monster, global-only
+    #[arg(long, default_value_t)]
+    profile: Profile,
+    /// Delay of answers to conversions, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2000,
+          value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    release_after: u64,
+    /// Port of the demonstration [default: any that is free]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    port: u16,
+    /// Open no browser: serve until Ctrl-C, and say how to connect
+    #[arg(long, conflicts_with_all = ["browser", "keep", "headless"])]
+    no_open: bool,
+}
+
 /// The options of a browser that is started and thrown away.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WindowArgs {
@@ -101,6 +133,7 @@ pub(crate) fn run(command: &BrowserCommand) -> CommandResult {
         BrowserCommand::Install(args) => install(args),
         BrowserCommand::Uninstall(args) => remove(args),
         BrowserCommand::Run(args) => run_browser(args),
+        BrowserCommand::Demo(args) => demo(args),
     }
 }
 
@@ -175,16 +208,73 @@ fn run_browser(args: &RunArgs) -> CommandResult {
     Ok((String::new(), true))
 }
 
+pub(crate) fn demo(args: &BrowserDemoArgs) -> CommandResult {
+    if !args.no_open {
+        // It is looked for before anything begins.
+        args.window.kind()?.program()?;
+    }
+    let (service, keys) = keys::new_service()?;
+    let mut services = ConfiguredServices::new();
+    services.insert(service.clone());
+    let config = ExtensionConfig {
+        services,
+        rules: args.profile.to_string(),
+        release_after_ms: args.release_after,
+        activation_ms: ExtensionConfig::ACTIVATION_MS,
+    };
+    let server = DemoServer::start(DemoOptions {
+        port: args.port,
+        service,
+        keys,
+        rules: args.profile.to_string(),
+        now: wall_clock(),
+    })?;
+    let arguments = vec![
+        "--profile".into(),
+        args.profile.to_string().into(),
+        "--release-after".into(),
+        args.release_after.to_string().into(),
+    ];
+    if !args.no_open {
+        args.window.run(&config, arguments, GUIDE, Some(server.proxy()))?;
+        return Ok((String::new(), true));
+    }
+    let scratch = Scratch::new()?;
+    let services = scratch.path().join("aggregation-services.toml");
+    fs::write(&services, config.services_toml()?)?;
+    let ProxyAddress { port, key_hash } = server.proxy();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signals::notice_interrupts(&interrupted);
+    output::print(&format!(
+        "First page:            {GUIDE}\n\
+         HTTP proxy:            127.0.0.1:{port}\n\
+         Hash of the key:       {key_hash}\n\
+         Aggregation services:  {}\n\
+         Chromium:  --proxy-server=http://127.0.0.1:{port} \
+         --ignore-certificate-errors-spki-list={key_hash}\n\
+         Press Ctrl-C to end.\n",
+        services.display()
+    ))?;
+    while !interrupted.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok((String::new(), true))
+}
+
 impl WindowArgs {
+    fn kind(&self) -> Result<BrowserKind, CommandError> {
+        Ok(self.browser.map_or_else(BrowserKind::any, Ok)?)
+    }
+
     /// Runs a browser until it is closed or interrupted, and removes what it left.
     pub(crate) fn run(
         &self,
         config: &ExtensionConfig,
         arguments: Vec<OsString>,
         address: &str,
-        proxy: Option<bigbird_browser::ProxyAddress>,
+        proxy: Option<ProxyAddress>,
     ) -> Result<(), CommandError> {
-        let kind = self.browser.map_or_else(BrowserKind::any, Ok)?;
+        let kind = self.kind()?;
         // The browser is looked for before anything is written.
         kind.program()?;
         let scratch = match &self.keep {
