@@ -27,7 +27,8 @@ function show(facts) {
         name.scope = "row";
         const bars = element("td", "", "bars");
         bars.setAttribute("aria-hidden", "true");
-        bars.append(bar("noised", noised?.[index] ?? 0, largest), bar("true", truth[index], largest));
+        const seenBar = bar("noised", noised?.[index] ?? 0, largest);
+        bars.append(seenBar, bar("true", truth[index], largest));
         const seen = element("td", noised ? `${noised[index]}` : "…", "number");
         row.append(name, seen, element("td", `${truth[index]}`, "number"), bars);
         return row;

@@ -70,9 +70,7 @@ impl ThrowawayBrowser {
     /// If the browser is not installed, does not start, or refuses the extension.
     pub fn start(options: ThrowawayOptions<'_>) -> Result<Self, BrowserError> {
         let program = options.kind.program()?;
-        let extension = options.folder.join("extension");
-        write_extension(&extension, options.config)?;
-        options.register_host()?;
+        let extension = options.prepare()?;
         match options.kind.is_firefox() {
             true => options.start_firefox(&program, &extension),
             false => options.start_chromium(&program, &extension),
@@ -144,6 +142,21 @@ enum Signal {
 }
 
 impl ThrowawayOptions<'_> {
+    /// Writes the extension and registers the host, without starting a browser. Returns the folder
+    /// of the extension.
+    ///
+    /// Chromium finds the host if its `--user-data-dir` is the folder `profile`, Firefox if its
+    /// `HOME` is the folder itself.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn prepare(&self) -> Result<PathBuf, BrowserError> {
+        let extension = self.folder.join("extension");
+        write_extension(&extension, self.config)?;
+        self.register_host()?;
+        Ok(extension)
+    }
+
     fn profile(&self) -> PathBuf {
         self.folder.join("profile")
     }

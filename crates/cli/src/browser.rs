@@ -239,25 +239,44 @@ pub(crate) fn demo(args: &BrowserDemoArgs) -> CommandResult {
         args.window.run(&config, arguments, GUIDE, Some(server.proxy()))?;
         return Ok((String::new(), true));
     }
-    let scratch = Scratch::new()?;
-    let services = scratch.path().join("aggregation-services.toml");
-    fs::write(&services, config.services_toml()?)?;
-    let ProxyAddress { port, key_hash } = server.proxy();
     let interrupted = Arc::new(AtomicBool::new(false));
     signals::notice_interrupts(&interrupted);
+    let scratch = Scratch::new()?;
+    for kind in [BrowserKind::Firefox, BrowserKind::Chromium] {
+        let host = HostCommand {
+            program: this_program()?,
+            arguments: arguments.clone(),
+        };
+        let options = ThrowawayOptions {
+            kind,
+            folder: scratch.path(),
+            config: &config,
+            host,
+            address: GUIDE,
+            headless: true,
+            proxy: None,
+        };
+        options.prepare()?;
+    }
+    let ProxyAddress { port, key_hash } = server.proxy();
+    let folder = scratch.path().display();
     output::print(&format!(
-        "First page:            {GUIDE}\n\
-         HTTP proxy:            127.0.0.1:{port}\n\
-         Hash of the key:       {key_hash}\n\
-         Aggregation services:  {}\n\
-         Chromium:  --proxy-server=http://127.0.0.1:{port} \
+        "First page:    {GUIDE}\n\
+         Proxy:         http://127.0.0.1:{port}\n\
+         Key hash:      {key_hash}\n\
+         Folder:        {folder}\n\n\
+         Start Chromium with:\n  \
+         --user-data-dir={folder}/profile --load-extension={folder}/extension\n  \
+         --proxy-server=http://127.0.0.1:{port} \
          --ignore-certificate-errors-spki-list={key_hash}\n\
-         Press Ctrl-C to end.\n",
-        services.display()
+         Start Firefox with HOME={folder}, use the proxy for HTTPS, accept its certificate, and \
+         load\n{folder}/extension at about:debugging.\n\
+         Press Ctrl-C to end.\n"
     ))?;
     while !interrupted.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(100));
     }
+    scratch.remove()?;
     Ok((String::new(), true))
 }
 
