@@ -13,13 +13,17 @@ import { hostOf, originOf, Tabs } from "./tabs.js";
 
 /**
  * @typedef {import("./host.js").Answer} Answer
- * @type {{servicesToml: string, profile: string, answerAfter: number, activationDuration: number}}
+ * @type {{
+ *   servicesToml: string, profile: string, releaseAfter: number, answerAfter: number,
+ *   activationDuration: number,
+ * }}
  */
 const config = Reflect.get(globalThis, "__bigbirdConfig");
 
 const gate = Gate.load(chrome.runtime.getURL("gate.wasm"), {
     services: config.servicesToml,
     profile: config.profile,
+    releaseAfter: config.releaseAfter,
 });
 const tabs = new Tabs(gate, config.activationDuration);
 const policies = new Policies();

@@ -73,7 +73,7 @@ export class Calls {
         }
         const request = this.#request(feature, options, caller);
         const gate = await this.#gate;
-        const valid = gate.call({ event: "validate", call: request });
+        const valid = gate.call({ event: "check", call: request });
         if (!valid.ok) {
             return valid;
         }
@@ -134,7 +134,7 @@ export class Calls {
             const prepare = delay(due - PREPARE).then(() => {
                 if (!answer) {
                     this.fallbacks += 1;
-                    const made = gate.call(request);
+                    const made = gate.call({ event: "null", call: request });
                     answer ??= made;
                 }
                 return false;

@@ -18,6 +18,7 @@
  * @typedef {object} GateConfiguration
  * @property {string} [services] The text of aggregation-services.toml.
  * @property {string} [profile] The name of the profile, big-bird if it is left out.
+ * @property {number} [releaseAfter] The native host's delay of conversions, 2000 ms if left out.
  */
 
 /** @typedef {{ok: boolean, [field: string]: any}} GateAnswer */

@@ -127,5 +127,15 @@ function matches(list, origin, self) {
     if (!list || "all" in list) {
         return true;
     }
-    return (list.self && origin === self) || (origin !== null && list.origins.includes(origin));
+    return (list.self && origin === self) || list.origins.some((one) => covers(one, origin));
+}
+
+/**
+ * True if an origin of a list is the given one, or stands for it with `*.`.
+ * @param {string} listed
+ * @param {string | null} origin
+ */
+function covers(listed, origin) {
+    const [scheme, rest] = listed.split("://*");
+    return rest ? origin?.startsWith(`${scheme}://`) && origin.endsWith(rest) : listed === origin;
 }

@@ -114,6 +114,7 @@ impl ExtensionConfig {
             "services": services,
             "servicesToml": self.services_toml()?,
             "profile": self.rules,
+            "releaseAfter": self.release_after_ms,
             "answerAfter": self.release_after_ms + MARGIN_MS,
             "activationDuration": self.activation_ms,
         });

@@ -170,7 +170,7 @@ async function startFirefox(folder, options) {
         profile,
         "--remote-debugging-port=0",
         // The address bar, private windows and the event page are reached from the browser's own
-        // windows; see `chrome.mjs`.
+        // windows; see `evaluateInChrome`.
         "--remote-allow-system-access",
         ...(options.args ?? []),
         "about:blank",
@@ -274,7 +274,12 @@ class Program {
      */
     constructor(command, args, env) {
         this.#command = command;
-        this.#child = spawn(command, args, { env, stdio: ["ignore", "pipe", "pipe"], detached: true });
+        this.#child = spawn(command, args, {
+            env,
+            stdio: ["ignore", "pipe", "pipe"],
+            // A group of its own, so that all of the browser's processes can be ended.
+            detached: true,
+        });
         for (const stream of [this.#child.stdout, this.#child.stderr]) {
             stream.setEncoding("utf8");
             stream.on("data", (text) => {

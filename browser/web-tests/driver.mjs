@@ -10,6 +10,15 @@ import { bidi, evaluateInChrome, withLimit } from "./browser.mjs";
 /** @typedef {import("puppeteer-core").Frame} Frame */
 /** @typedef {import("./browser.mjs").RunningBrowser} RunningBrowser */
 
+/**
+ * Where a page opens: in a tab of the first window unless one of these is given.
+ *
+ * @typedef {object} TabOptions
+ * @property {boolean} [window] in a window of its own
+ * @property {boolean} [private] in a private window of its own
+ * @property {Tab} [beside] in the window of another tab
+ */
+
 /** How long one step may take, on a slow and busy machine. */
 const STEP_LIMIT = 30_000;
 
@@ -22,6 +31,10 @@ export class Driver {
     #claimed = new Set();
     /** @type {Promise<Tab> | undefined} */
     #extensionTab;
+    /** @type {Promise<import("puppeteer-core").CDPSession> | undefined} */
+    #session;
+    /** @type {Promise<Page> | undefined} the tab with which Firefox starts */
+    #home;
     /** @type {Promise<unknown>} the last use of the focus */
     #turn = Promise.resolve();
 
@@ -65,13 +78,10 @@ export class Driver {
     }
 
     /**
-     * Opens `url` in a window of its own, in a private window, or in a tab beside another.
-     *
-     * Windows are the default because tests run at the same time, and a tab that is not in front
-     * of its window gets no input.
+     * Opens `url` in a new tab, in a window of its own, or in a private window.
      *
      * @param {string} url
-     * @param {{ private?: boolean, beside?: Tab }} [options]
+     * @param {TabOptions} [options]
      * @returns {Promise<Tab>}
      */
     async open(url, options = {}) {
@@ -134,11 +144,10 @@ export class Driver {
      * @returns {Promise<Awaited<R>>}
      */
     async evaluateInBackground(code, ...args) {
-        if (this.name === "chromium") {
-            const worker = await this.#serviceWorker();
-            return await /** @type {any} */ (worker.evaluate)(code, ...args);
-        }
         const source = `(${code})(...${JSON.stringify(args)})`;
+        if (this.name === "chromium") {
+            return this.#evaluateInWorker(source);
+        }
         const answer = await evaluateInChrome(
             this.#browser.puppeteer,
             evaluateInEventPage,
@@ -147,14 +156,12 @@ export class Driver {
             randomUUID(),
         );
         if ("error" in answer) throw new Error(`in the event page: ${answer.error}`);
-        return answer.result === undefined ? undefined : JSON.parse(answer.result);
+        return JSON.parse(answer.result ?? "null");
     }
 
     /** Whether the background runs. */
     async backgroundRuns() {
-        if (this.name === "chromium") {
-            return this.#browser.puppeteer.targets().some((target) => this.#isWorker(target));
-        }
+        if (this.name === "chromium") return (await this.#workers()).length > 0;
         return evaluateInChrome(
             this.#browser.puppeteer,
             (id) => WebExtensionPolicy.getByID(id).extension.backgroundState === "running",
@@ -168,10 +175,12 @@ export class Driver {
      */
     async stopBackground() {
         if (this.name === "chromium") {
-            const target = this.#browser.puppeteer.targets().find((it) => this.#isWorker(it));
-            await (await target?.worker())?.close();
+            const session = await this.#devtools();
+            const workers = await this.#workers();
+            for (const targetId of workers) await session.send("Target.closeTarget", { targetId });
+            // Another may run already, if there was an event in between.
             await this.eventually("the service worker stops", async () =>
-                !(await this.backgroundRuns()));
+                (await this.#workers()).every((worker) => !workers.includes(worker)));
             return;
         }
         await evaluateInChrome(
@@ -192,13 +201,15 @@ export class Driver {
      * @param {string} what for the error
      * @param {() => Promise<T> | T} check
      * @param {number} [limit] milliseconds
-     * @returns {Promise<NonNullable<T>>}
+     * @returns {Promise<Exclude<T, false | null | undefined>>}
      */
     async eventually(what, check, limit = STEP_LIMIT) {
         const end = performance.now() + limit;
         for (;;) {
             const value = await withLimit(Promise.resolve(check()), limit, what);
-            if (value !== false && value !== null && value !== undefined) return value;
+            if (value !== false && value !== null && value !== undefined) {
+                return /** @type {Exclude<T, false | null | undefined>} */ (value);
+            }
             if (performance.now() > end) throw new Error(`${what}: not within ${limit / 1000} s`);
             await pause();
         }
@@ -227,26 +238,50 @@ export class Driver {
         await turn;
     }
 
-    /** @param {{ private?: boolean, beside?: Tab }} options */
+    /** @param {TabOptions} options */
     async #newTab(options) {
-        const browser = this.#browser.puppeteer;
-        if (!options.private && options.beside === undefined) {
-            return this.adopt(await browser.newPage({ type: "window" }));
+        if (options.private) return this.#newPrivateWindow();
+        if (options.beside !== undefined && this.name === "chromium") {
+            return this.#newChromiumTab(options.beside);
         }
+        // Chromium: always a window, because tests run at the same time, and a tab that another
+        // covers never finishes a click. Firefox: windows take seconds, and tabs take clicks.
+        if (options.window || this.name === "chromium") {
+            return this.adopt(await this.#browser.puppeteer.newPage({ type: "window" }));
+        }
+        return this.#newFirefoxTab(options.beside);
+    }
+
+    async #newPrivateWindow() {
         const url = `about:blank#${randomUUID()}`;
-        if (options.beside !== undefined) {
-            const windowId = await options.beside.windowId();
-            await this.evaluateInExtension(async (windowId, url) => {
-                await chrome.tabs.create({ windowId, url });
-            }, windowId, url);
-        } else {
-            await this.evaluateInExtension(async (url) => {
-                const made = await chrome.windows.create({ url, incognito: true });
-                if (!made?.incognito) throw new Error("the browser opened no private window");
-            }, url);
-        }
-        const page = await this.eventually("the new tab appears", () => this.#pageAt(url));
+        await this.evaluateInExtension(async (url) => {
+            const made = await chrome.windows.create({ url, incognito: true });
+            if (!made?.incognito) throw new Error("the browser opened no private window");
+        }, url);
+        return this.adopt(await this.eventually("the new window", () => this.#pageAt(url)));
+    }
+
+    /** @param {Tab | undefined} beside */
+    async #newFirefoxTab(beside) {
+        // Puppeteer's `newPage` takes whatever window is in front, which may be a private one.
+        const browser = this.#browser.puppeteer;
+        this.#home ??= browser.pages().then((pages) => pages[0]);
+        const { context } = await bidi(browser, "browsingContext.create", {
+            type: "tab",
+            referenceContext: contextOf(beside?.page ?? await this.#home),
+        });
+        const page = await this.eventually("the new tab", async () =>
+            (await browser.pages()).find((page) => contextOf(page) === context));
         return this.adopt(page);
+    }
+
+    /** @param {Tab} beside */
+    async #newChromiumTab(beside) {
+        const url = `about:blank#${randomUUID()}`;
+        await this.evaluateInExtension(async (windowId, url) => {
+            await chrome.tabs.create({ windowId, url });
+        }, await beside.windowId(), url);
+        return this.adopt(await this.eventually("the new tab", () => this.#pageAt(url)));
     }
 
     /**
@@ -264,25 +299,50 @@ export class Driver {
         return undefined;
     }
 
-    /** @param {import("puppeteer-core").Target} target */
-    #isWorker(target) {
-        return target.type() === "service_worker" && target.url().startsWith(this.extensionOrigin);
+    /** Chromium's own protocol, for the browser as a whole. */
+    #devtools() {
+        this.#session ??= this.#browser.puppeteer.target().createCDPSession();
+        return this.#session;
     }
 
-    async #serviceWorker() {
-        if (!(await this.backgroundRuns())) {
+    /** The ids of the service workers that run: none or one. */
+    async #workers() {
+        // Puppeteer's list of targets loses workers when the extension is loaded anew.
+        const session = await this.#devtools();
+        const { targetInfos } = await session.send("Target.getTargets");
+        return targetInfos
+            .filter(({ type, url }) =>
+                type === "service_worker" && url.startsWith(this.extensionOrigin))
+            .map(({ targetId }) => targetId);
+    }
+
+    /**
+     * @param {string} source
+     * @returns {Promise<any>}
+     */
+    async #evaluateInWorker(source) {
+        const targetId = await this.eventually("the service worker starts", async () => {
+            const [worker] = await this.#workers();
+            if (worker !== undefined) return worker;
             // A message wakes it, and whether anyone answers does not matter.
             await this.evaluateInExtension(() => {
                 chrome.runtime.sendMessage({ what: "wake" }).catch(() => undefined);
             });
+            return undefined;
+        });
+        const session = await this.#devtools();
+        const { sessionId } = await session.send("Target.attachToTarget", {
+            targetId,
+            flatten: true,
+        });
+        const worker = session.connection()?.session(sessionId);
+        if (!worker) throw new Error("the service worker ended while it was asked");
+        try {
+            return await evaluateInSession(worker, source);
+        } finally {
+            // A worker that is debugged never stops.
+            await session.send("Target.detachFromTarget", { sessionId }).catch(() => undefined);
         }
-        const target = await this.#browser.puppeteer.waitForTarget(
-            (target) => this.#isWorker(target),
-            { timeout: STEP_LIMIT },
-        );
-        const worker = await target.worker();
-        if (worker === null) throw new Error("the service worker ended while it was asked");
-        return worker;
     }
 }
 
@@ -339,10 +399,9 @@ class View {
      * Clicks the middle of an element with the mouse.
      *
      * @param {string} selector
-     * @param {import("puppeteer-core").ClickOptions} [options]
      */
-    async click(selector, options) {
-        await this.#input(`click on ${selector}`, () => this.frame.click(selector, options));
+    async click(selector) {
+        await this.#input(`click on ${selector}`, () => this.#click(selector));
     }
 
     /**
@@ -353,19 +412,55 @@ class View {
      */
     async type(selector, text) {
         await this.#input(`typing in ${selector}`, async () => {
-            // Firefox does not let a frame of another site take the focus by itself.
-            await this.frame.click(selector);
-            await this.page.keyboard.type(text);
+            await this.#click(selector);
+            if (this.driver.name === "chromium") await this.page.keyboard.type(text);
+            else await this.#perform("key", [...text].flatMap(keyStrokes));
         });
     }
 
     /**
-     * Presses and releases a key, for the element that has the focus.
+     * Presses and releases a key in this document.
      *
-     * @param {import("puppeteer-core").KeyInput} key
+     * @param {string} key a character, `Enter`, `Tab`, `Escape` or `Space`
      */
     async press(key) {
-        await this.#input(`key ${key}`, () => this.page.keyboard.press(key));
+        await this.#input(`key ${key}`, async () => {
+            const { keyboard } = this.page;
+            if (this.driver.name === "chromium") await keyboard.press(/** @type {any} */ (key));
+            else await this.#perform("key", keyStrokes(KEY_CODES.get(key) ?? key));
+        });
+    }
+
+    /** @param {string} selector */
+    async #click(selector) {
+        if (this.driver.name === "chromium") {
+            await this.frame.click(selector);
+            return;
+        }
+        // Puppeteer clicks in the page around a frame, and Firefox does not pass that on to a
+        // frame of another site.
+        const [x, y] = await this.evaluate((selector) => {
+            const element = document.querySelector(selector);
+            if (element === null) throw new Error(`no element ${selector}`);
+            element.scrollIntoView({ block: "center", inline: "center", behavior: "instant" });
+            const { left, top, width, height } = element.getBoundingClientRect();
+            return [left + width / 2, top + height / 2];
+        }, selector);
+        await this.#perform("pointer", [
+            { type: "pointerMove", x: Math.floor(x), y: Math.floor(y) },
+            { type: "pointerDown", button: 0 },
+            { type: "pointerUp", button: 0 },
+        ]);
+    }
+
+    /**
+     * @param {"pointer" | "key"} type
+     * @param {object[]} actions
+     */
+    async #perform(type, actions) {
+        const context = contextOf(this.frame);
+        const source = { type, id: `tests-${type}`, actions };
+        await bidi(this.page.browser(), "input.performActions", { context, actions: [source] });
     }
 
     /**
@@ -447,7 +542,12 @@ export class Tab extends View {
      * @param {string} url
      */
     async goto(url) {
-        await this.#page.goto(url, { waitUntil: "load", timeout: STEP_LIMIT });
+        if (this.#browser.name === "chromium") {
+            await this.#page.goto(url, { waitUntil: "load", timeout: STEP_LIMIT });
+            return;
+        }
+        // Puppeteer loses track of Firefox's navigations after a page from the cache.
+        await this.#navigate("browsingContext.navigate", { url });
     }
 
     /**
@@ -459,16 +559,19 @@ export class Tab extends View {
      * @param {string} url
      */
     async typeAddress(url) {
-        await this.settles(async () => {
-            if (this.#browser.name === "chromium") {
+        if (this.#browser.name === "chromium") {
+            await this.settles(async () => {
                 const session = await this.#page.createCDPSession();
                 await session.send("Page.navigate", { url, transitionType: "typed" });
                 await session.detach();
-                return;
-            }
-            await this.driver.takeTurn(() => this.#inWindow((tab, url) => {
+            });
+            return;
+        }
+        // Firefox takes a navigation for typed if it begins in the window in front.
+        await this.driver.takeTurn(async () => {
+            await this.#page.bringToFront();
+            await this.settles(() => this.#inWindow((tab, url) => {
                 const window = tab.ownerDocument.defaultView;
-                window.gBrowser.selectedTab = tab;
                 window.gURLBar.focus();
                 window.gURLBar.value = url;
                 window.gURLBar.handleCommand(new window.KeyboardEvent("keydown", { key: "Enter" }));
@@ -488,7 +591,11 @@ export class Tab extends View {
 
     /** Loads the page again as the button does. */
     async reload() {
-        await this.#page.reload({ waitUntil: "load", timeout: STEP_LIMIT });
+        if (this.#browser.name === "chromium") {
+            await this.#page.reload({ waitUntil: "load", timeout: STEP_LIMIT });
+            return;
+        }
+        await this.#navigate("browsingContext.reload", {});
     }
 
     /**
@@ -546,7 +653,8 @@ export class Tab extends View {
             const { ExtensionParent } = ChromeUtils.importESModule(
                 "resource://gre/modules/ExtensionParent.sys.mjs",
             );
-            return ExtensionParent.apiManager.global.windowTracker.getId(tab.ownerDocument.defaultView);
+            const { windowTracker } = ExtensionParent.apiManager.global;
+            return windowTracker.getId(tab.ownerDocument.defaultView);
         });
     }
 
@@ -564,6 +672,16 @@ export class Tab extends View {
 
     async close() {
         if (!this.#page.isClosed()) await this.#page.close();
+    }
+
+    /**
+     * @param {string} method
+     * @param {object} params
+     */
+    async #navigate(method, params) {
+        const context = contextOf(this.#page);
+        const command = { ...params, context, wait: "complete" };
+        await withLimit(bidi(this.#browser.puppeteer, method, command), STEP_LIMIT, method);
     }
 
     /** @param {-1 | 1} steps */
@@ -614,19 +732,50 @@ export class Tab extends View {
     }
 }
 
+/**
+ * @param {import("puppeteer-core").CDPSession} session
+ * @param {string} source
+ */
+async function evaluateInSession(session, source) {
+    const { result, exceptionDetails } = await session.send("Runtime.evaluate", {
+        expression: `(async () => JSON.stringify(await ${source}))()`,
+        awaitPromise: true,
+        returnByValue: true,
+    });
+    if (exceptionDetails !== undefined) {
+        const { exception, text } = exceptionDetails;
+        throw new Error(`in the service worker: ${exception?.description ?? text}`);
+    }
+    return JSON.parse(result.value ?? "null");
+}
+
 /** @param {number} [milliseconds] */
 export function pause(milliseconds = PAUSE) {
     return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
 /**
- * The id of a page in WebDriver BiDi.
+ * The id of a document in WebDriver BiDi.
  *
- * @param {Page} page
+ * @param {Page | Frame} view
  * @returns {string}
  */
-function contextOf(page) {
-    return /** @type {any} */ (page.mainFrame())._id;
+function contextOf(view) {
+    const frame = "mainFrame" in view ? view.mainFrame() : view;
+    return /** @type {any} */ (frame)._id;
+}
+
+/** The codes of WebDriver for keys that are not characters. */
+const KEY_CODES = new Map([
+    ["Enter", "\uE007"],
+    ["Tab", "\uE004"],
+    ["Escape", "\uE00C"],
+    ["Space", " "],
+]);
+
+/** @param {string} value */
+function keyStrokes(value) {
+    return [{ type: "keyDown", value }, { type: "keyUp", value }];
 }
 
 /**

@@ -124,7 +124,7 @@ export class TestContext {
      * Opens a tab that is closed after the test.
      *
      * @param {string} url
-     * @param {Parameters<import("./driver.mjs").Driver["open"]>[1]} [options]
+     * @param {import("./driver.mjs").TabOptions} [options]
      */
     async open(url, options) {
         const tab = await this.driver.open(url, options);

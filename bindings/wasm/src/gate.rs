@@ -1,8 +1,10 @@
 //! Requests and answers.
 
+use std::time::Duration;
+
 use bigbird::{Profile, Timestamp};
 use bigbird_dap::{AggregationService, ConfiguredServices, DapSealer};
-use bigbird_user_agent::protocol::{AgentAnswer, Line, answer_without_store};
+use bigbird_user_agent::protocol::{AgentAnswer, Line, StorelessAgent};
 use bigbird_user_agent::{ApiError, Config, Gate, SharedConversion, SystemRandomness};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -15,27 +17,29 @@ use crate::headers::HeaderRequest;
 /// service, so every conversion is rejected.
 #[derive(Debug)]
 pub struct BrowserGate {
-    gate: Gate,
+    agent: StorelessAgent,
 }
 
 impl Default for BrowserGate {
     fn default() -> Self {
-        Self::new(Profile::default(), ConfiguredServices::new())
+        Self::new(Config::new(Profile::default()), ConfiguredServices::new())
     }
 }
 
 impl BrowserGate {
-    fn new(profile: Profile, services: ConfiguredServices) -> Self {
-        let mut config = Config::new(profile);
+    fn new(mut config: Config, services: ConfiguredServices) -> Self {
         config.aggregation_services = services.protocols();
+        let gate = Gate::new(config).sealing(DapSealer::new(services));
         Self {
-            gate: Gate::new(config).sealing(DapSealer::new(services)),
+            agent: StorelessAgent::new(gate),
         }
     }
 
-    /// Configures the gate with `{"services": TOML, "profile": name}`, in JSON. Both fields are
-    /// optional: the default is no service, and the profile `big-bird`. The answer lists the URLs
-    /// of the services. If it is an error, the gate stays as it was.
+    /// Configures the gate with a JSON object. All its fields are optional: `services` is the text
+    /// of `aggregation-services.toml`, `profile` is the name of a profile, and `releaseAfter` is
+    /// the delay of answers to conversions in milliseconds. The defaults are those of `bigbird
+    /// agent`. The answer lists the URLs of the services. If it is an error, the gate stays as it
+    /// was.
     pub fn configure(&mut self, request: &str) -> String {
         let answer = match self.try_configure(request) {
             Ok(urls) => AgentAnswer::done().with("services", json!(urls)),
@@ -51,16 +55,24 @@ impl BrowserGate {
             Some(name) => name.parse::<Profile>().map_err(|error| error.to_string())?,
             None => Profile::default(),
         };
-        let services = match form.services.as_deref().map(str::trim) {
-            None | Some("") => ConfiguredServices::new(),
-            Some(_) => {
-                let file = form.services.as_deref().unwrap_or_default();
-                ConfiguredServices::parse(file).map_err(|error| format!("services: {error}"))?
+        let mut config = Config::new(profile);
+        if let Some(delay) = form.release_after {
+            if !(1..=60_000).contains(&delay) {
+                return Err(format!(
+                    "releaseAfter must be in [1, 60000] ms, got {delay}"
+                ));
             }
+            config.pace.delay = Duration::from_millis(delay);
+        }
+        let file = form.services.unwrap_or_default();
+        let services = match file.trim().is_empty() {
+            true => ConfiguredServices::new(),
+            false => ConfiguredServices::parse(&file)
+                .map_err(|error| format!("aggregation-services.toml: {error}"))?,
         };
         let urls = services.iter().map(AggregationService::url);
         let urls = urls.map(str::to_owned).collect();
-        *self = Self::new(profile, services);
+        *self = Self::new(config, services);
         Ok(urls)
     }
 
@@ -68,7 +80,8 @@ impl BrowserGate {
     pub fn answer(&mut self, request: &str, now: Timestamp) -> String {
         let event = serde_json::from_str::<EventForm>(request);
         let event = event.map_or_else(|_| String::new(), |form| form.event);
-        let config = self.gate.config();
+        let gate = self.agent.gate().clone();
+        let config = gate.config();
         text(match event.as_str() {
             "parseHeader" => own(request, HeaderRequest::answer),
             "activation" => own(request, |tab: ActivationRequest| tab.answer(config)),
@@ -76,15 +89,25 @@ impl BrowserGate {
                 Ok(site) => AgentAnswer::done().with("site", json!(site)),
                 Err(error) => AgentAnswer::rejected(&ApiError::from(error)),
             }),
+            "check" => own(request, |form: CallRequest| {
+                let checked = form.line(config).map(|line| self.agent.check(&line, now));
+                checked.map_or_else(|error| error, |error| error.unwrap_or(AgentAnswer::done()))
+            }),
+            "null" => own(request, |form: CallRequest| match form.line(config) {
+                Ok(line) => self.agent.null(&line, now, random_handle()),
+                Err(error) => error,
+            }),
             _ => match Line::parse(request, &config.limits) {
-                Ok(line) => {
-                    let handle = SharedConversion(SystemRandomness::handle_bits());
-                    answer_without_store(&self.gate, &line, now, handle)
-                }
+                Ok(line) => self.agent.answer(&line, now, random_handle()),
                 Err(answer) => answer,
             },
         })
     }
+}
+
+/// A handle that pages cannot predict.
+fn random_handle() -> SharedConversion {
+    SharedConversion(SystemRandomness::handle_bits())
 }
 
 /// The answer to text that is not UTF-8.
@@ -124,15 +147,29 @@ fn text(answer: AgentAnswer) -> String {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct ConfigurationForm {
     services: Option<String>,
     profile: Option<String>,
+    release_after: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
 struct EventForm {
     event: String,
+}
+
+/// Asks about a page's call: what is wrong with it, or its null answer.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallRequest {
+    call: Value,
+}
+
+impl CallRequest {
+    fn line(&self, config: &Config) -> Result<Line, AgentAnswer> {
+        Line::parse(&self.call.to_string(), &config.limits)
+    }
 }
 
 /// Asks for the site of a host.

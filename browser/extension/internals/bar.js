@@ -46,7 +46,7 @@ export class Bar {
         this.#numbers.title = limited
             ? `${consumed} µε of ${capacity} µε`
             : `${consumed} µε, no limit`;
-        this.element.classList.toggle("full", limited && consumed >= capacity);
+        this.element.classList.toggle("spent", limited && consumed >= capacity);
         this.element.classList.toggle("unlimited", !limited);
         this.element.classList.toggle("short", shortBy > 0);
         const part = (/** @type {number} */ amount) =>

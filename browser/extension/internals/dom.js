@@ -112,6 +112,38 @@ export function time(seconds) {
 }
 
 /**
+ * Changes the page without moving what the user looks at: the element with the focus, or else what
+ * is in the middle of the window. At the top of the page, new things may push others down.
+ *
+ * @param {() => void} change
+ */
+export function keepPlace(change) {
+    const anchor = window.scrollY === 0 ? null : placeToKeep();
+    const before = anchor?.getBoundingClientRect().top ?? 0;
+    change();
+    if (anchor?.isConnected) {
+        const moved = anchor.getBoundingClientRect().top - before;
+        if (moved !== 0) {
+            window.scrollBy({ top: moved, behavior: "instant" });
+        }
+    }
+}
+
+/** @returns {Element | null} */
+function placeToKeep() {
+    const active = document.activeElement;
+    if (active?.closest("main section")) {
+        const { top, bottom } = active.getBoundingClientRect();
+        if (bottom > 0 && top < window.innerHeight) {
+            return active;
+        }
+    }
+    const { left, width } = document.body.getBoundingClientRect();
+    const middle = document.elementFromPoint(left + width / 2, window.innerHeight / 2);
+    return middle?.closest("main [data-key]") ?? middle;
+}
+
+/**
  * Makes the children of an element those of a list. A child that stays keeps its node, and with
  * it focus, open rows and selected text.
  *

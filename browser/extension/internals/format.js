@@ -53,7 +53,8 @@ export function epsilon(microepsilon) {
     if (microepsilon > 0 && microepsilon < SMALLEST_EPSILON) {
         return `< ${EPSILON.format(SMALLEST_EPSILON / 1e6)}`;
     }
-    return EPSILON.format(microepsilon / 1e6);
+    // Rounded down, so that only what is used up looks used up.
+    return EPSILON.format(Math.floor(microepsilon / SMALLEST_EPSILON) / 1e4);
 }
 
 /**

@@ -1,9 +1,10 @@
 /** The internals page: its sections, their addresses, and what is said when something changes. */
 
-import { el, setText } from "./dom.js";
+import { el, keepPlace, setText } from "./dom.js";
 import { plural } from "./format.js";
 import { Model } from "./model.js";
 import { stateOf } from "./state.js";
+import { hush, install } from "./toast.js";
 import { Actions } from "./views/actions.js";
 import { Ads } from "./views/ads.js";
 import { Budgets } from "./views/budgets.js";
@@ -38,13 +39,17 @@ const links = views.map((view) => el("a", { href: `#${view.id}` }, view.title));
 menu.append(...links.map((link) => el("li", null, link)));
 main.append(...views.map((view) => view.element));
 
+install();
+
 /** @type {View} */
 let shown = overview;
 
 const model = new Model(() => {
-    shown.update(model);
-    showBrief();
-    announce();
+    keepPlace(() => {
+        shown.update(model);
+        showBrief();
+        announce();
+    });
 });
 
 document.querySelector(".skip")?.addEventListener("click", (event) => {
@@ -75,6 +80,7 @@ function follow(moveFocus) {
     document.title = `${shown.title} – Big Bird`;
     shown.update(model);
     if (moveFocus) {
+        hush();
         window.scrollTo(0, 0);
         shown.element.querySelector("h1")?.focus({ preventScroll: true });
     }

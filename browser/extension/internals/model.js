@@ -162,9 +162,7 @@ export class Model {
 
     /** Reads everything that is shown again. */
     invalidate() {
-        for (const set of [this.budgets, this.history, this.impressions]) {
-            set.stale = true;
-        }
+        this.#markStale();
         void this.#readAll();
     }
 
@@ -189,20 +187,27 @@ export class Model {
         this.invalidate();
     }
 
+    #markStale() {
+        for (const set of [this.budgets, this.history, this.impressions]) {
+            set.stale = true;
+        }
+    }
+
     async #poll() {
         if (document.visibilityState !== "visible") {
             return;
         }
-        const before = this.status?.revision;
-        const failed = this.statusError;
         await this.#readStatus();
-        if (this.status?.revision !== before || this.statusError !== failed) {
-            this.invalidate();
+        if (this.#needs.some((name) => this[name].stale)) {
+            void this.#readAll();
         }
         this.#onUpdate();
     }
 
+    /** Reads the status, and notes that lists are stale if its revision is a new one. */
     async #readStatus() {
+        const revision = this.status?.revision;
+        const failure = this.statusError;
         try {
             const answer = await this.#connection.request({ event: "status" });
             this.status = /** @type {Status} */ (/** @type {unknown} */ (answer));
@@ -210,6 +215,9 @@ export class Model {
         } catch (error) {
             this.status = null;
             this.statusError = messageOf(error);
+        }
+        if (this.status?.revision !== revision || this.statusError !== failure) {
+            this.#markStale();
         }
     }
 

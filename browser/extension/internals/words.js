@@ -143,6 +143,18 @@ export const WORDS = [
             + "counts.",
     },
     {
+        id: "priority",
+        name: "Priority",
+        short: "If several ads match a conversion, those with the highest priority count first, "
+            + "then the newest.",
+    },
+    {
+        id: "match-value",
+        name: "Match value",
+        short: "A number that a site gives an ad, such as the number of a campaign. A conversion "
+            + "can ask for ads with certain numbers only.",
+    },
+    {
         id: "native-host",
         name: "Native host",
         short: "The program on this computer that keeps ads and budgets and makes reports. The "

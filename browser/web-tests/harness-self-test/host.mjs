@@ -15,6 +15,7 @@ process.stdin.on("data", (chunk) => {
 });
 process.stdin.on("end", () => process.exit(0));
 
+/** @param {object} message */
 function send(message) {
     const body = Buffer.from(JSON.stringify(message));
     const length = Buffer.alloc(4);

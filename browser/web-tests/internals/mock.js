@@ -19,7 +19,7 @@ export function installMock({ scene, now }) {
         userActionBudget: null,
     };
     const SERVICE = "https://aggregation.example";
-    const LONG = `${"a-very-long-label-that-nobody-can-read-aloud-".repeat(5).slice(0, 239)}.example`;
+    const LONG = `${"no-one-can-read-this-aloud-".repeat(9).slice(0, 239)}.example`;
     const RTL = "\u05d7\u05e0\u05d5\u05ea-\u05d4\u05e1\u05e4\u05e8\u05d9\u05dd.example";
     const rules = [{
         firstEpoch: 7,
@@ -92,13 +92,15 @@ export function installMock({ scene, now }) {
             conversionCallers: [],
             ...rest,
         };
-        record({ ...saved, time, epoch, kind: "impression", actionLabel, outcome, lifetimeDays: 30 });
+        const lifetimeDays = 30;
+        record({ ...saved, time, epoch, kind: "impression", actionLabel, outcome, lifetimeDays });
         if (outcome === "saved") {
             state.impressions.unshift({ ...saved, epoch, time, expires: time + 30 * DAY });
         }
     };
 
-    const conversion = (ago, site, userAction, actionLabel, outcome, cause, sentence, epochs, more) =>
+    const conversion = (ago, site, userAction, actionLabel, outcome, cause, sentence, epochs,
+        more) => {
         record({
             time: now - ago,
             kind: "conversion",
@@ -125,6 +127,7 @@ export function installMock({ scene, now }) {
             },
             ...more,
         });
+    };
 
     const balance = (epoch, filter, site, consumed) =>
         state.budgets.push({ epoch, filter, ...(site && { site }), consumed,
@@ -146,12 +149,13 @@ export function installMock({ scene, now }) {
         conversion(2.2 * DAY, "shop.example", 202, "Click on “Pay” (shop.example)", "charged", null,
             "An ad on news.example matched, and every budget could pay 0.25 ε.", [
                 ...empty(8, 9, 10),
-                decision(11, 1, null, "shop.example", "news.example", 250_000, [0, 1.5e6, 250_000, 0]),
+                decision(11, 1, null, "shop.example", "news.example", 250_000,
+                    [0, 1.5e6, 250_000, 0]),
                 decision(12, 2, null, "shop.example", "news.example", 250_000, [0, 1e6, 0, 0]),
             ]);
         conversion(1.5 * DAY, "shop.example", 203, "Click on “Pay” (shop.example)", "charged",
-            "querierBudget", "Ads of 2 epochs matched. One of them was left out, because the querier "
-            + "budget of shop.example had 0.1 ε left and 0.25 ε was asked.", [
+            "querierBudget", "Ads of 2 epochs matched. One of them was left out, because the "
+            + "querier budget of shop.example had 0.1 ε left and 0.25 ε was asked.", [
                 ...empty(8, 9, 10),
                 decision(11, 1, "querierBudget", "shop.example", "news.example", 250_000,
                     [900_000, 1.5e6, 250_000, 900_000]),
@@ -180,7 +184,13 @@ export function installMock({ scene, now }) {
                 decision(10, 4, "globalBudget", "shoes.example", "video.example", 1e6,
                     [0, 8e6, 1.2e6, 0]),
                 ...empty(11, 12),
-            ], { epsilon: 1, histogramSize: 1024, value: 99, maxValue: 65_535, reportBytes: 119_402 });
+            ], {
+                epsilon: 1,
+                histogramSize: 1024,
+                value: 99,
+                maxValue: 65_535,
+                reportBytes: 119_402,
+            });
         conversion(600, RTL, 502, undefined, "charged", null, "An ad matched and was paid for.", [
             ...empty(8, 9, 10, 11),
             decision(12, 1, null, RTL, LONG, 41, [0, 1.2e6, 0, 0]),
@@ -212,7 +222,7 @@ export function installMock({ scene, now }) {
 
     function fillMany() {
         for (let place = 0; place < 3000; place++) {
-            impression((3000 - place) * 60, `site-${place % 97}.example`, 10_000 + place, undefined);
+            impression((3000 - place) * 60, `site-${place % 97}.example`, 10_000 + place);
         }
         for (let place = 0; place < 2500; place++) {
             balance(place % 2 ? 12 : 11, "querierBudget", `site-${place}.example`, place * 100);
@@ -229,8 +239,8 @@ export function installMock({ scene, now }) {
             host = {
                 state: "missing",
                 message: "Specified native messaging host not found.",
-                advice: "Run “bigbird browser install chromium” in a terminal. This page notices by "
-                    + "itself when the host is there.",
+                advice: "Run “bigbird browser install chromium” in a terminal. This page notices "
+                    + "by itself when the host is there.",
             };
             break;
         case "store-damaged":
@@ -238,8 +248,8 @@ export function installMock({ scene, now }) {
                 reason: "damaged",
                 message: "the store /home/kim/.local/share/bigbird/k3j9x0.store is damaged: page 7 "
                     + "has checksum 5f1c22aa, expected 09d3e871",
-                advice: "Run “bigbird store reset k3j9x0.store --reason TEXT” to start over with an "
-                    + "empty store. Measuring goes on with the next epoch.",
+                advice: "Run “bigbird store reset k3j9x0.store --reason TEXT” to start over with "
+                    + "an empty store. Measuring goes on with the next epoch.",
             };
             state.enabled = null;
             state.storeErrors = 12;

@@ -1,4 +1,6 @@
-/** Takes pictures of every section and state: `node screenshots.mjs [FOLDER] [chromium|firefox]`. */
+/**
+ * Takes pictures of every section and state: `node screenshots.mjs [FOLDER] [chromium|firefox]`.
+ */
 
 import { mkdir } from "node:fs/promises";
 import { launch, open, serve } from "./page.mjs";
@@ -34,6 +36,32 @@ for (const dark of name === "firefox" ? [false] : [false, true]) {
             await page.screenshot({ path, fullPage: true });
             await page.close();
         }
+    }
+}
+
+/** Things that open, at both widths, and colours that the system forces. */
+for (const width of [1280, 390]) {
+    const page = await open(browser, url, "rich", { width });
+    await page.click(".view:not([hidden]) .word");
+    await page.screenshot({ path: `${folder}/open-word-${width}.png` });
+    await page.keyboard.press("Escape");
+    await page.click(".control > .danger");
+    await page.screenshot({ path: `${folder}/open-dialog-${width}.png` });
+    await page.click("dialog .danger");
+    await page.waitForSelector(".toast.shown");
+    await page.$eval("details", (details) => { details.open = true; });
+    await page.screenshot({ path: `${folder}/open-toast-${width}.png`, fullPage: true });
+    await page.close();
+}
+if (name === "chromium") {
+    for (const section of ["overview", "conversions"]) {
+        const page = await open(browser, url, "rich", { section });
+        const session = await page.createCDPSession();
+        const features = [{ name: "forced-colors", value: "active" }];
+        await session.send("Emulation.setEmulatedMedia", { features });
+        await page.$$eval("details", (all) => all.forEach((one) => { one.open = true; }));
+        await page.screenshot({ path: `${folder}/forced-${section}.png`, fullPage: true });
+        await page.close();
     }
 }
 await browser.close();

@@ -40,6 +40,8 @@ test("keys and typed addresses activate too", async (t) => {
     await popup.press("a");
     assert.equal((await save(popup, { histogramIndex: 1 })).error, undefined);
 
+    // Browsers let a page open one window for a click.
+    await opener.click("#go");
     const typed = await t.popup(opener, () => opener.evaluate((url) => void open(url), url));
     await typed.typeAddress(t.page("other", "/", BUTTON));
     assert.equal((await save(typed, { histogramIndex: 1 })).error, undefined);

@@ -59,7 +59,8 @@ test("aggregationServices is a map that pages can read and not change", async (t
         /** @type {unknown[]} */
         const each = [];
         map.forEach((/** @type {any} */ value, /** @type {any} */ key) => each.push([key, value]));
-        return {
+        // As text, because a driver may pass an object that occurs twice only once.
+        return JSON.stringify({
             size: map.size,
             entries: [...map],
             keys: [...map.keys()],
@@ -68,10 +69,10 @@ test("aggregationServices is a map that pages can read and not change", async (t
             has: [map.has(service), map.has("https://other.example")],
             get: [map.get(service), map.get("https://other.example") ?? null],
             changes: ["set", "delete", "clear"].map((name) => typeof map[name]),
-        };
+        });
     }, SERVICE);
     const entry = { protocol: "dap-18-histogram" };
-    assert.deepEqual(facts, {
+    assert.deepEqual(JSON.parse(facts), {
         size: 1,
         entries: [[SERVICE, entry]],
         keys: [SERVICE],

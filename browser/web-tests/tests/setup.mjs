@@ -2,7 +2,7 @@
 // native host with a store in the throw-away folder.
 
 import { execFile } from "node:child_process";
-import { cp, mkdtemp, readFile, writeFile } from "node:fs/promises";
+import { cp, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -22,7 +22,11 @@ const RELEASE_AFTER = 300;
 /** The time after which pages get the answer. Far more, so that a busy machine is in time. */
 const ANSWER_AFTER = 1500;
 
-export async function options() {
+/** The hosts' commands, by browser. @type {Map<string, import("../native-host.mjs").HostCommand>} */
+const hosts = new Map();
+
+/** @param {import("../browser.mjs").BrowserName} name */
+export async function options(name) {
     const folder = await mkdtemp(path.join(tmpdir(), "bigbird-tests-"));
     const service = path.join(folder, "service");
     await promisify(execFile)(BIGBIRD, ["keys", "generate", "--out", service, "--url", SERVICE]);
@@ -37,23 +41,48 @@ export async function options() {
         services: { [SERVICE]: { protocol: "dap-18-histogram" } },
         servicesToml: await readFile(services, "utf8"),
         profile: "big-bird",
+        releaseAfter: RELEASE_AFTER,
         answerAfter: ANSWER_AFTER,
         activationDuration: 600_000,
     };
     const text = `globalThis.__bigbirdConfig = ${JSON.stringify(config)};\n`;
     await writeFile(path.join(extension, "config.js"), text);
-    return { extension, host: host(folder, path.join(folder, "device.store"), services, policy) };
+    const command = host(path.join(folder, "device.store"), services, policy);
+    hosts.set(name, command);
+    return { extension, host: command };
+}
+
+/**
+ * Gives the browser a device of its own for a test that must be alone, and the old one afterwards.
+ *
+ * @param {import("../suite.mjs").TestContext} t
+ * @param {string[]} [more] more arguments of the host
+ * @returns {Promise<string>} the file of the new store
+ */
+export async function newDevice(t, more = []) {
+    const { command, args } = /** @type {any} */ (hosts.get(t.browser));
+    const folder = await mkdtemp(path.join(tmpdir(), "bigbird-device-"));
+    const store = path.join(folder, "device.store");
+    const changed = [...args];
+    changed[changed.indexOf("--store") + 1] = store;
+    await t.driver.host.use(command, [...changed, ...more]);
+    await t.driver.host.kill();
+    t.after(async () => {
+        await t.driver.host.restore();
+        await t.driver.host.kill();
+        await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+    });
+    return store;
 }
 
 /**
  * The command of the native host.
  *
- * @param {string} folder
  * @param {string} store
  * @param {string} services
  * @param {string} policy
  */
-function host(folder, store, services, policy) {
+function host(store, services, policy) {
     const args = ["native-host", "--store", store, "--policy", policy];
     args.push("--aggregation-services", services, "--release-after", String(RELEASE_AFTER));
     args.push("--unencrypted-for-testing");

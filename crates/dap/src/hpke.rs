@@ -6,6 +6,7 @@ use std::fmt;
 use hpke_dispatch::{Config, Keypair};
 use thiserror::Error;
 
+use crate::messages::Encode as _;
 use crate::messages::{HpkeCiphertext, HpkeConfig};
 use crate::role::Role;
 use crate::version::DapVersion;
@@ -57,6 +58,8 @@ pub enum EncryptionError {
 pub struct Recipient {
     config: HpkeConfig,
     algorithms: Config,
+    /// The bytes that encryption adds to a message.
+    overhead: usize,
 }
 
 impl Recipient {
@@ -77,10 +80,20 @@ impl Recipient {
             kdf_id,
             aead_id,
         })?;
-        let recipient = Self { config, algorithms };
+        let mut recipient = Self {
+            config,
+            algorithms,
+            overhead: 0,
+        };
         // From here on, encrypting cannot fail.
-        recipient.seal(b"", b"", b"")?;
+        let nothing = recipient.seal(b"", b"", b"")?;
+        recipient.overhead = nothing.encoded_len().unwrap_or_default();
         Ok(recipient)
+    }
+
+    /// The number of bytes of an encrypted message, encoded, in addition to those of the message.
+    pub(crate) fn overhead(&self) -> usize {
+        self.overhead
     }
 
     /// The public key as aggregators publish it.

@@ -9,9 +9,9 @@ use crate::messages::{
     CodecError, DapReport, Encode as _, Extensions, PlaintextInputShare, ReportId, ReportMetadata,
 };
 use crate::role::Role;
-use crate::service::ConfiguredServices;
+use crate::service::{AggregationService, ConfiguredServices};
 use crate::task::{AggregationTask, TaskError, TaskTerms};
-use crate::vdaf::{ShardError, VdafKind};
+use crate::vdaf::{ShardError, VdafKind, VdafParameters};
 
 /// Seals the reports of a user agent for aggregation services.
 ///
@@ -88,6 +88,30 @@ impl Seal for DapSealer {
         let bytes = sealed.and_then(|report| report.get_encoded().ok());
         bytes.unwrap_or_default()
     }
+
+    fn sealed_length(&self, report: &Report<'_>) -> usize {
+        let service = self.services.get(report.aggregation_service);
+        service.map_or(0, |service| {
+            let size = u32::try_from(report.histogram.buckets().len()).unwrap_or(u32::MAX);
+            let vdaf = VdafParameters::new(VdafKind::L1BoundSum, size, report.max_value);
+            sealed_length(service, &vdaf)
+        })
+    }
+}
+
+/// The number of bytes of a report to a service. Only the form of its histogram and the algorithms
+/// of the service's keys matter.
+fn sealed_length(service: &AggregationService, vdaf: &VdafParameters) -> usize {
+    /// The id, the time, and the list of extensions with the one about the budget.
+    const METADATA: usize = 16 + 8 + (2 + 2 + 2 + 4);
+    /// The list of private extensions, which is empty, and the length of the share.
+    const PLAINTEXT: usize = 2 + 4;
+    const LENGTH: usize = 4;
+    let (public_share, [leader, helper]) = vdaf.share_lengths();
+    let sealed = |role: Role, share: usize| {
+        service.aggregator(role).recipient.overhead() + PLAINTEXT + share
+    };
+    METADATA + LENGTH + public_share + sealed(Role::Leader, leader) + sealed(Role::Helper, helper)
 }
 
 /// Makes the report of a histogram: divides it into shares, and encrypts one to each aggregator.

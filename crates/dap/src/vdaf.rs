@@ -168,6 +168,27 @@ impl VdafParameters {
         Ok(parameters)
     }
 
+    /// The number of bytes of the public share, and of the shares of the leader and of the helper. It
+    /// is computed without making any share.
+    pub(crate) fn share_lengths(&self) -> (usize, [usize; 2]) {
+        /// The lengths of an element of the field and of a seed.
+        const ELEMENT: usize = 16;
+        const SEED: usize = 32;
+        let bits = (u64::BITS - self.max_value.leading_zeros()) as usize;
+        let values = match self.kind {
+            // The sum is encoded after the buckets.
+            VdafKind::L1BoundSum => self.length as usize + 1,
+            VdafKind::SumVec => self.length as usize,
+        };
+        let (measurement, chunk) = (bits * values, (self.chunk_length as usize).max(1));
+        // The proof of a circuit that calls one gadget of degree 2 for each chunk: a seed for every
+        // wire, and the gadget's polynomial (VDAF, section FLP Proof System).
+        let calls = measurement.div_ceil(chunk);
+        let proof = 2 * chunk + 2 * ((1 + calls).next_power_of_two() - 1) + 1;
+        let leader = (measurement + proof) * ELEMENT + SEED;
+        (2 * SEED, [leader, 2 * SEED])
+    }
+
     /// The VDAF with these parameters.
     ///
     /// # Errors

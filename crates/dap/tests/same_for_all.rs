@@ -5,12 +5,16 @@
 
 mod common;
 
-use bigbird::{Profile, Timestamp};
+use bigbird::{Histogram, HistogramSize, Profile, Timestamp};
 use bigbird_dap::messages::{DapReport, Decode as _};
-use bigbird_dap::{ConfiguredServices, DapSealer, DapVersion, NoiseSource, TaskSettings};
+use bigbird_dap::{
+    AggregationService, AggregatorKeys, ConfiguredServices, DapSealer, DapVersion, NoiseSource,
+    TaskSettings,
+};
 use bigbird_testing::FixedRandomness;
 use bigbird_user_agent::{
-    Call, Config, ConversionOptions, ImpressionOptions, MemoryStore, SealedReport, UserAgent,
+    Call, Config, ConversionOptions, ImpressionOptions, MemoryStore, Report, Seal as _,
+    SealedReport, Site, UserAgent,
 };
 use common::{NO_NOISE, SERVICE, TaskSetup, add, micro};
 
@@ -95,6 +99,72 @@ fn reports_have_one_length_whatever_was_found() {
             "{lengths:?}"
         );
     }
+}
+
+/// The length that history shows is the one that a report has, whatever its form and wherever its
+/// service is. It is known without sealing.
+#[test]
+fn the_length_of_a_report_is_known_before_it_is_sealed() {
+    let keys = AggregatorKeys::generate(7).unwrap();
+    let [leader, helper] = keys.each_ref().map(|keys| keys.hpke.recipient().clone());
+    let far = "a-very-long-path/".repeat(60);
+    let service = AggregationService::new(
+        SERVICE,
+        TaskSettings::new(DapVersion::default()),
+        (&format!("https://leader.example/{far}"), leader),
+        (&format!("https://helper.example/{far}"), helper),
+    );
+    let (near, _) = common::service(TaskSettings::new(DapVersion::default()));
+    let site = Site::from_stored("shop.example");
+    let mut forms: Vec<(u32, u32)> = (1..=1024).step_by(93).map(|size| (size, 1)).collect();
+    forms.extend((0..32).map(|bits| (3, 1 << bits)));
+    forms.extend((1..=32).map(|bits| (7, u32::MAX >> (32 - bits))));
+    forms.extend([
+        (1, 1),
+        (2, 1),
+        (1024, 1),
+        (1024, 255),
+        (1024, u32::MAX),
+        (1, u32::MAX),
+    ]);
+    for service in [near, service.unwrap()] {
+        let mut services = ConfiguredServices::new();
+        services.insert(service);
+        let sealer = DapSealer::new(services);
+        for (size, max_value) in forms.iter().copied() {
+            let histogram = Histogram::null(HistogramSize::new(size).unwrap());
+            let report = Report {
+                histogram: &histogram,
+                epsilon: micro(0.25),
+                max_value,
+                querier: &site,
+                caller: &site,
+                conversion_site: &site,
+                aggregation_service: SERVICE,
+                time: Timestamp(NOW),
+            };
+            let sealed = sealer.seal(&report);
+            assert!(!sealed.is_empty());
+            assert_eq!(
+                sealer.sealed_length(&report),
+                sealed.len(),
+                "{size} buckets, at most {max_value}"
+            );
+        }
+    }
+    let unknown = Report {
+        histogram: &Histogram::null(HistogramSize::new(2).unwrap()),
+        epsilon: micro(0.25),
+        max_value: 1,
+        querier: &site,
+        caller: &site,
+        conversion_site: &site,
+        aggregation_service: "https://other.example",
+        time: Timestamp(NOW),
+    };
+    let sealer = DapSealer::new(ConfiguredServices::new());
+    let length = sealer.sealed_length(&unknown);
+    assert_eq!((length, sealer.seal(&unknown).len()), (0, 0));
 }
 
 /// The sealer gives what the aggregators of the task expect: who calls, who pays, and the value.

@@ -23,6 +23,7 @@ pub(crate) enum TableTag {
     Closed,
     Object,
     Impression,
+    History,
 }
 
 /// The content of a row, in the order in which it is hashed.

@@ -51,6 +51,7 @@ mod checksum;
 mod device;
 mod error;
 mod filters;
+mod history;
 mod impressions;
 mod log;
 mod objects;

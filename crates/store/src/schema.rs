@@ -5,7 +5,7 @@
 use rusqlite::Connection;
 
 use crate::error::Problem;
-use crate::{device, impressions, objects, vfs};
+use crate::{device, history, impressions, objects, vfs};
 
 /// The application id, "BigB" in ASCII. SQLite keeps it in the header of the file.
 pub(crate) const APPLICATION: i64 = 0x4269_6742;
@@ -157,6 +157,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration::Code(impressions::migrate_to_4),
     // 5
     Migration::Code(device::migrate_to_5),
+    // 6
+    Migration::Sql(history::MIGRATE_TO_6),
 ];
 
 /// Makes the settings that cannot be changed once the file has content.
@@ -228,7 +230,7 @@ mod tests {
             .unwrap();
         let later = later("ALTER TABLE site ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'");
         assert!(migrate(&connection, &later).unwrap());
-        assert_eq!(version(&connection), 6);
+        assert_eq!(version(&connection), 7);
         let row = connection.query_row("SELECT name, colour FROM site", [], |row| {
             Ok((row.get(0)?, row.get(1)?))
         });
@@ -236,7 +238,7 @@ mod tests {
         // A program that knows only the older version refuses the file.
         let error = migrate(&connection, MIGRATIONS).unwrap_err();
         assert!(
-            matches!(error, Problem::NewerSchema { found: 6, known: 5 }),
+            matches!(error, Problem::NewerSchema { found: 7, known: 6 }),
             "{error}"
         );
     }
@@ -247,7 +249,7 @@ mod tests {
         migrate(&connection, MIGRATIONS).unwrap();
         let failing = later("DROP TABLE site; SELECT nonsense");
         migrate(&connection, &failing).unwrap_err();
-        assert_eq!(version(&connection), 5);
+        assert_eq!(version(&connection), 6);
         assert_eq!(
             connection.query_row("SELECT count(*) FROM site", [], |row| row.get(0)),
             Ok(0)

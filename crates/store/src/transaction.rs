@@ -4,12 +4,12 @@ use std::cell::{Cell, RefCell};
 
 use bigbird::attribution::{MatchedImpression, SiteSize};
 use bigbird::{
-    AdmissionState, AttributionQuery, Check, EpochIndex, EventStore, Filter, LedgerView,
-    MicroEpsilon, Relevant, SiteId, UserAction,
+    AdmissionState, AttributionQuery, Check, EpochIndex, EventStore, Filter, Impression,
+    LedgerView, MicroEpsilon, Relevant, SiteId, UserAction,
 };
 use bigbird_user_agent::{
-    ChangeSet, DeviceState, ForgottenEpochs, RowPlace, RowSet, SharedConversion, Site,
-    StoredObject, Transaction, View, ViewRow,
+    ChangeSet, DeviceState, ForgottenEpochs, HistoryEntry, HistoryKind, ListedRows, RowPlace,
+    RowSet, SharedConversion, Site, StoredObject, Transaction, View, ViewRow,
 };
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
@@ -18,7 +18,7 @@ use crate::admissions::LoadedBlock;
 use crate::device::DeviceRow;
 use crate::error::{Problem, StoreError};
 use crate::store::SqliteStore;
-use crate::{admissions, filters, impressions, objects, sites};
+use crate::{admissions, filters, history, impressions, objects, sites};
 
 /// A transaction on a [`SqliteStore`].
 ///
@@ -100,6 +100,13 @@ impl<'t> SqliteTransaction<'t> {
         for &number in &changes.dropped_objects {
             self.delete_object(number)?;
         }
+        for entry in &changes.recorded {
+            self.write_entry(entry)?;
+        }
+        self.delete_entries(&changes.unrecorded)?;
+        if changes.history_cleared {
+            self.delete_history()?;
+        }
         if let Some(forgotten) = changes.forgotten {
             self.write_charges()?;
             self.consumed.get_mut().clear();
@@ -108,6 +115,7 @@ impl<'t> SqliteTransaction<'t> {
             self.forget_admissions(forgotten)?;
             self.forget_impressions(forgotten)?;
             self.prune_objects(forgotten.pruned)?;
+            self.forget_history(forgotten)?;
         }
         for &id in &changes.unnamed {
             self.forget_name(id)?;
@@ -212,6 +220,41 @@ impl<'t> SqliteTransaction<'t> {
                     Ok(())
                 },
             ),
+            RowSet::History => history::scan(connection, behind, most, |entry| {
+                visit(ViewRow::History(entry));
+                Ok(())
+            }),
+            RowSet::HistoryKeys => {
+                history::scan_keys(connection, |key| {
+                    let row = ViewRow::HistoryKey(key);
+                    if is_behind(&row) {
+                        visit(row);
+                    }
+                })?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn visit_last_rows(
+        &self,
+        rows: ListedRows,
+        before: Option<RowPlace>,
+        most: usize,
+        visit: &mut dyn FnMut(ViewRow<'_>),
+    ) -> Result<bool, Problem> {
+        let connection = self.connection();
+        match rows {
+            ListedRows::History => {
+                let each = |entry: &HistoryEntry| visit(ViewRow::History(entry));
+                history::scan_last(connection, before, most, each)
+            }
+            ListedRows::ImpressionsFrom(first) => {
+                let each = |epoch, seq, impression: Impression<'_>| {
+                    visit(ViewRow::Impression(epoch, seq, impression));
+                };
+                impressions::scan_last(connection, first, before, most, each)
+            }
         }
     }
 
@@ -223,6 +266,7 @@ impl<'t> SqliteTransaction<'t> {
         let ForgottenEpochs {
             pruned,
             unreachable,
+            history,
             ..
         } = forgotten;
         let in_open = "SELECT EXISTS (SELECT 1 FROM impression WHERE epoch < ?)";
@@ -239,7 +283,12 @@ impl<'t> SqliteTransaction<'t> {
             "SELECT EXISTS (SELECT 1 FROM closed WHERE until < ?)",
             pruned,
         )? || exists(in_open, unreachable)?
-            || self.has_impressions_before(pruned)?)
+            || self.has_impressions_before(pruned)?
+            || exists(
+                "SELECT EXISTS (SELECT 1 FROM history INDEXED BY history_by_caller
+                 WHERE epoch < ?)",
+                history,
+            )?)
     }
 }
 
@@ -325,6 +374,24 @@ impl View<StoreError> for SqliteTransaction<'_> {
 
     fn objects(&self) -> Result<Vec<(u64, SiteId)>, StoreError> {
         self.at(self.listed_objects())
+    }
+
+    fn last_entry(&self) -> Result<Option<u64>, StoreError> {
+        self.at(self.last_number())
+    }
+
+    fn entries_by(&self, caller: &Site) -> Result<Vec<(u64, HistoryKind)>, StoreError> {
+        self.at(self.numbers_by(caller))
+    }
+
+    fn visit_last(
+        &self,
+        rows: ListedRows,
+        before: Option<RowPlace>,
+        most: usize,
+        visit: &mut dyn FnMut(ViewRow<'_>),
+    ) -> Result<bool, StoreError> {
+        self.at(self.visit_last_rows(rows, before, most, visit))
     }
 
     fn visit(&self, rows: RowSet, visit: &mut dyn FnMut(ViewRow<'_>)) -> Result<(), StoreError> {

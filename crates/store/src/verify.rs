@@ -88,6 +88,8 @@ pub struct CheckReport {
     pub impressions: u64,
     /// The number of attribution objects.
     pub objects: u64,
+    /// The number of entries of history.
+    pub history: u64,
 }
 
 /// Verifies everything about a store: all pages and the structure they form, every row, the digest,
@@ -136,6 +138,7 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<CheckReport, Proble
         RowSet::Closings,
         RowSet::Objects,
         RowSet::Impressions(ImpressionSelection::All),
+        RowSet::History,
     ] {
         transaction.visit_rows(rows, None, usize::MAX, |row| {
             row.each_site(&mut |site| used.extend([site]));
@@ -146,7 +149,8 @@ fn everything(transaction: &SqliteTransaction<'_>) -> Result<CheckReport, Proble
                 ViewRow::Filter(..) => checked.filters += 1,
                 ViewRow::Object(_) => checked.objects += 1,
                 ViewRow::Impression(..) => checked.impressions += 1,
-                ViewRow::Admission(..) | ViewRow::Closing(..) => {}
+                ViewRow::History(_) => checked.history += 1,
+                ViewRow::Admission(..) | ViewRow::Closing(..) | ViewRow::HistoryKey(_) => {}
             }
         })?;
     }

@@ -46,6 +46,7 @@ fn before(epoch: EpochIndex) -> ForgottenEpochs {
     ForgottenEpochs {
         pruned: epoch,
         unreachable: epoch,
+        history: epoch,
         most: u32::MAX,
     }
 }

@@ -14,7 +14,7 @@ use bigbird_user_agent::{
 use common::{DAY, Folder, SERVICE, SequenceRandomness, SqliteAgent, by, consumed, folder};
 
 /// Every version before the present one: a store that was closed, and one whose process was killed.
-const OLD: [&str; 8] = [
+const OLD: [&str; 10] = [
     "v1",
     "v1-killed",
     "v2",
@@ -23,6 +23,8 @@ const OLD: [&str; 8] = [
     "v3-killed",
     "v4",
     "v4-killed",
+    "v5",
+    "v5-killed",
 ];
 
 fn fixture(name: &str) -> PathBuf {

@@ -17,8 +17,8 @@ use bigbird::{
 };
 use bigbird_conformance::{RunError, Tally, vectors};
 use bigbird_user_agent::{
-    ChangeSet, DeviceState, RowSet, SavedImpression, Site, Storage, StoredObject, Transaction,
-    View, ViewRow,
+    ChangeSet, DeviceState, HistoryEntry, RowSet, SavedImpression, Site, Storage, StoredObject,
+    Transaction, View, ViewRow,
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,7 @@ struct Tables {
     impressions: Vec<(EpochIndex, u32, SavedImpression)>,
     closings: Vec<(SiteId, EpochIndex)>,
     objects: Vec<StoredObject>,
+    history: Vec<HistoryEntry>,
     revision: u64,
 }
 
@@ -146,6 +147,14 @@ impl View<io::Error> for JsonTransaction<'_> {
                 let rows = all.impressions.iter();
                 rows.for_each(|it| visit(ViewRow::Impression(it.0, it.1, it.2.impression())));
             }
+            RowSet::History => all
+                .history
+                .iter()
+                .for_each(|it| visit(ViewRow::History(it))),
+            RowSet::HistoryKeys => {
+                let rows = all.history.iter();
+                rows.for_each(|it| visit(ViewRow::HistoryKey(it.key())));
+            }
         }
         Ok(())
     }
@@ -222,7 +231,12 @@ impl Transaction<io::Error> for JsonTransaction<'_> {
         let dropped = &changes.dropped_objects;
         all.objects
             .retain(|stored| !dropped.contains(&stored.number));
+        all.history.extend(changes.recorded.iter().cloned());
+        all.history.retain(|entry| {
+            !changes.history_cleared && !changes.unrecorded.contains(&entry.number)
+        });
         if let Some(gone) = changes.forgotten {
+            all.history.retain(|entry| entry.epoch >= gone.history);
             all.filters.retain(|row| row.0 >= gone.pruned);
             all.admissions.retain(|row| row.1 >= gone.unreachable);
             all.impressions.retain(|row| row.0 >= gone.unreachable);

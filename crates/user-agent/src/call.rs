@@ -21,6 +21,9 @@ pub struct Call<'a> {
     /// other epochs, all calls whose action is unknown or has ended count as one action: they share
     /// its domain cap, and none of them matches what another of them saved.
     pub user_action: Option<Action>,
+    /// Words for the user action, such as "a click on Buy". They are only recorded in history, for
+    /// the user. Keep them short: they are stored.
+    pub action_label: Option<&'a str>,
     /// The role of the site that receives the report and whose budget pays.
     pub querier: QuerierRole,
     /// The moment of the call.
@@ -36,6 +39,7 @@ impl<'a> Call<'a> {
             site,
             intermediary: None,
             user_action: None,
+            action_label: None,
             querier: QuerierRole::ConversionSite,
             now,
         }
@@ -50,9 +54,10 @@ impl<'a> Call<'a> {
 }
 
 /// The time and the cause of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Occasion {
     pub(crate) user_action: Option<Action>,
+    pub(crate) action_label: Option<Box<str>>,
     pub(crate) now: Timestamp,
 }
 
@@ -70,6 +75,7 @@ impl From<&Call<'_>> for Occasion {
     fn from(call: &Call<'_>) -> Self {
         Self {
             user_action: call.user_action,
+            action_label: call.action_label.map(Box::from),
             now: call.now,
         }
     }
@@ -118,6 +124,15 @@ impl Action {
         Self(Numbering::Supposed)
     }
 
+    /// The number of the action, to show to the user, if it has one.
+    pub(crate) const fn shown_number(self) -> Option<u64> {
+        match self.0 {
+            Numbering::Begun { id, .. } => Some(id.0),
+            Numbering::Given(number) => Some(number),
+            Numbering::Supposed => None,
+        }
+    }
+
     /// The id of the action at a moment, unless the action had ended by then.
     fn id_at(self, now: Timestamp, timeline: &Timeline) -> Option<UserAction> {
         let epoch = timeline.epoch(now)?;
@@ -136,6 +151,15 @@ impl Action {
 fn numbered_id(number: u64, EpochIndex(epoch): EpochIndex) -> UserAction {
     let epoch = epoch.cast_unsigned() & 0x7fff;
     UserAction(1 << 63 | epoch << 48 | number)
+}
+
+/// The number of a user action with this id, to show to the user. It is the one that the application
+/// gave, if the application numbers actions.
+pub(crate) const fn number_of(UserAction(id): UserAction) -> u64 {
+    match id >> 63 {
+        1 => id & Action::LAST_NUMBER,
+        _ => id,
+    }
 }
 
 /// The role of the site that receives a report.
@@ -169,6 +193,13 @@ impl CallSites {
             intermediary: intermediary.filter(|intermediary| *intermediary != site),
             site,
         })
+    }
+}
+
+impl CallSites {
+    /// The site that makes the call: the intermediary, or the top-level site.
+    pub(crate) fn caller(&self) -> &Site {
+        self.intermediary.as_ref().unwrap_or(&self.site)
     }
 }
 
@@ -280,12 +311,7 @@ impl ConversionCall {
             epsilon: self.valid.terms.epsilon().micro(),
             max_value: self.valid.terms.max_value(),
             querier: self.querier().clone(),
-            caller: self
-                .caller
-                .intermediary
-                .as_ref()
-                .unwrap_or(&self.caller.site)
-                .clone(),
+            caller: self.caller.caller().clone(),
             conversion_site: self.caller.site.clone(),
             aggregation_service: self.valid.aggregation_service.clone(),
             time: self.occasion.now,

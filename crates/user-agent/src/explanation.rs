@@ -3,10 +3,11 @@
 use std::fmt;
 
 use bigbird::{
-    AttributionQuery, Cause, Check, Decision, Epsilon, Fate, Filter, Histogram, MicroEpsilon,
-    Query as _, UserAction,
+    AttributionQuery, Cause, Check, Decision, Epsilon, Fate, Filter, FilterKind, Histogram, Limit,
+    MicroEpsilon, Query as _, UserAction,
 };
 
+use crate::history::{EpochAccount, ExplanationRecord, FilterAccount};
 use crate::site::Site;
 
 /// An explanation of the report that a conversion would give. It is for developers on the device.
@@ -69,8 +70,11 @@ pub struct EpochExplanation {
     pub matched: usize,
     /// The fate of the epoch: how it ended.
     pub fate: Fate,
-    /// Every filter that was asked to pay.
+    /// The filters that were asked to pay. History leaves out some impression-site quotas if there
+    /// are many.
     pub filters: Vec<FilterExplanation>,
+    /// The number of filters that are left out.
+    pub filters_left_out: usize,
     /// The largest epsilon with which the epoch would have passed, if it was dropped and there is
     /// one.
     pub largest_epsilon: Option<MicroEpsilon>,
@@ -140,21 +144,58 @@ impl Explanation {
         }
     }
 
-    /// Explains the result that `run` gives for a query. `name` gives the site of a filter.
-    ///
-    /// With `search`, it looks for the largest epsilon with which a dropped epoch would have
-    /// passed.
-    pub(crate) fn of<E>(
+    /// The name in JSON of the cause to report, if there is one.
+    pub fn cause_name(&self) -> Option<&'static str> {
+        match (self.cause, self.share_refusal) {
+            (Some(cause), _) => Some(cause_name(cause)),
+            (None, _) if !self.enabled => Some("disabled"),
+            (None, Some(ShareRefusal::Unknown)) => Some("unknownShare"),
+            (None, Some(ShareRefusal::Unfit)) => Some("unfitShare"),
+            (None, None) if self.nothing_readable() => Some("cleared"),
+            (None, None) => None,
+        }
+    }
+
+    /// The explanation in one sentence, for the user.
+    pub fn sentence(&self) -> String {
+        // Only a shared conversion has no report.
+        let subject = match self.report {
+            None => "The shared conversion",
+            Some(_) => "The report",
+        };
+        ExplanationRecord::from(self).sentence(subject)
+    }
+
+    /// Explains a decision. `name` gives the site of a filter. In each epoch at most `quotas`
+    /// impression-site quotas are listed, those that could not pay first.
+    pub(crate) fn of_decision<E>(
         query: &AttributionQuery,
-        search: bool,
+        report: Option<Histogram>,
+        decision: &Decision,
+        quotas: usize,
         name: &dyn Fn(Filter) -> Result<Option<Site>, E>,
-        mut run: impl FnMut(&AttributionQuery) -> Result<DryRun, E>,
     ) -> Result<Self, E> {
-        let (report, decision) = run(query)?;
         let mut epochs = Vec::new();
-        for (at, epoch) in decision.epochs().enumerate() {
-            let filters = epoch.checks.iter().chain(epoch.dropped_sites);
-            let filters: Result<Vec<_>, E> = filters
+        for epoch in decision.epochs() {
+            let all = epoch.checks.iter().chain(epoch.dropped_sites);
+            let is_quota = |check: &Check| check.filter.kind() == FilterKind::ImpressionSiteQuota;
+            let is_short = |check: &&Check| is_quota(check) && !check.fits();
+            let mut short = all.clone().filter(is_short).count().min(quotas);
+            let mut paying = quotas - short;
+            let mut left_out = 0;
+            let listed = all.filter(|check| {
+                let room = match check.fits() {
+                    _ if !is_quota(check) => return true,
+                    true => &mut paying,
+                    false => &mut short,
+                };
+                left_out += usize::from(*room == 0);
+                *room > 0 && {
+                    *room -= 1;
+                    true
+                }
+            });
+            let filters: Result<Vec<_>, E> = listed
                 .map(|check| {
                     Ok(FilterExplanation {
                         site: name(check.filter)?,
@@ -162,16 +203,13 @@ impl Explanation {
                     })
                 })
                 .collect();
-            let refused = matches!(epoch.fate, Fate::Dropped(Cause::Filter(_)));
             epochs.push(EpochExplanation {
                 epoch: epoch.epoch.0,
                 matched: epoch.matched,
                 fate: epoch.fate,
                 filters: filters?,
-                largest_epsilon: match search && refused {
-                    true => largest_epsilon(query, at, &mut run)?,
-                    false => None,
-                },
+                filters_left_out: left_out,
+                largest_epsilon: None,
             });
         }
         Ok(Self {
@@ -184,6 +222,71 @@ impl Explanation {
             epochs,
         })
     }
+
+    /// Explains the result that `run` gives for a query. `name` gives the site of a filter.
+    ///
+    /// With `search`, it looks for the largest epsilon with which a dropped epoch would have
+    /// passed.
+    pub(crate) fn of<E>(
+        query: &AttributionQuery,
+        search: bool,
+        name: &dyn Fn(Filter) -> Result<Option<Site>, E>,
+        mut run: impl FnMut(&AttributionQuery) -> Result<DryRun, E>,
+    ) -> Result<Self, E> {
+        let (report, decision) = run(query)?;
+        let mut explained = Self::of_decision(query, report, &decision, usize::MAX, name)?;
+        for (at, epoch) in explained.epochs.iter_mut().enumerate() {
+            let refused = matches!(epoch.fate, Fate::Dropped(Cause::Filter(_)));
+            if search && refused {
+                epoch.largest_epsilon = largest_epsilon(query, at, &mut run)?;
+            }
+        }
+        Ok(explained)
+    }
+}
+
+impl From<&EpochExplanation> for EpochAccount {
+    fn from(explained: &EpochExplanation) -> Self {
+        Self {
+            epoch: explained.epoch,
+            matched: explained.matched,
+            passed: explained.fate == Fate::Passed,
+            cause: match explained.fate {
+                Fate::Dropped(cause) => Some(cause_name(cause).into()),
+                _ => None,
+            },
+            filters: explained.filters.iter().map(FilterAccount::from).collect(),
+            filters_left_out: explained.filters_left_out,
+            largest_epsilon: explained.largest_epsilon,
+        }
+    }
+}
+
+impl From<&FilterExplanation> for FilterAccount {
+    fn from(explained: &FilterExplanation) -> Self {
+        let Check {
+            filter,
+            balance,
+            asked,
+            ..
+        } = explained.check;
+        Self {
+            filter: filter.kind().limit().key().into(),
+            site: explained.site.clone(),
+            user_action: match filter {
+                Filter::UserActionBudget(action) => Some(action.0),
+                _ => None,
+            },
+            consumed: balance.consumed.get(),
+            capacity: balance.capacity.amount().map(MicroEpsilon::get),
+            asked: asked.get(),
+        }
+    }
+}
+
+/// The name of a cause in JSON.
+fn cause_name(cause: Cause) -> &'static str {
+    cause.limit().map_or("pruned", Limit::key)
 }
 
 /// The largest epsilon, in µε, with which the epoch at a place in the window passes. Losses grow

@@ -149,6 +149,19 @@ impl Gate {
         self.seal(envelope.null())
     }
 
+    /// The number of bytes of the sealed report of a conversion. It follows from the call alone. A
+    /// shared conversion has no report.
+    pub(crate) fn report_length(&self, conversion: &ConversionCall) -> usize {
+        if conversion.creates_shared() {
+            return 0;
+        }
+        let UnsealedReport {
+            envelope,
+            histogram,
+        } = conversion.envelope().null();
+        self.sealer.sealed_length(&envelope.around(&histogram))
+    }
+
     /// Seals the report of a conversion.
     pub fn seal(&self, report: UnsealedReport) -> SealedReport {
         let UnsealedReport {

@@ -75,8 +75,8 @@ pub fn parse_measure_conversion(
     Ok((options, report_url))
 }
 
-/// What a `Permissions-Policy` header says about the two features of the API. A feature that it does
-/// not name has the default allowlist, which is [`Allowlist::All`].
+/// The declarations of a `Permissions-Policy` header about the two features of the API. A feature
+/// that it does not name has the default allowlist, which is [`Allowlist::All`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyDeclarations {

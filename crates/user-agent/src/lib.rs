@@ -22,6 +22,7 @@
 //! | share a conversion among intermediaries | [`UserAgent::create_shared_conversion`], [`UserAgent::take_share`] |
 //! | drive a user agent with lines of JSON | [`protocol`] |
 //! | understand a null report | [`UserAgent::explain`], [`Explanation`] |
+//! | show people what happened | [`UserAgent::history`], [`UserAgent::impressions`] |
 //!
 //! ```
 //! use bigbird::{Profile, Timestamp};
@@ -59,6 +60,7 @@ mod execution;
 mod explanation;
 mod gate;
 mod headers;
+mod history;
 mod memory;
 mod options;
 pub mod protocol;
@@ -70,7 +72,8 @@ mod storage;
 
 pub use activation::Activation;
 pub use agent::{
-    ConversionAnswer, FilterBalance, PageAnswer, SharedConversionAnswer, Status, UserAgent,
+    ConversionAnswer, FilterBalance, ListPage, ListedImpression, PageAnswer,
+    SharedConversionAnswer, Status, UserAgent,
 };
 pub use call::{Action, Call, ConversionCall, ImpressionCall, PageCall, QuerierRole};
 pub use clock::{Era, Rules, Timeline};
@@ -82,6 +85,7 @@ pub use headers::{
     Allowlist, HeaderError, PolicyDeclarations, parse_clear_site_data, parse_measure_conversion,
     parse_permissions_policy, parse_save_impression,
 };
+pub use history::{HistoryEntry, HistoryKey, HistoryKind};
 pub use memory::{MemoryStore, MemoryTransaction};
 pub use options::{
     AggregationProtocol, AggregationServices, ConversionOptions, ImpressionOptions, Limits,
@@ -95,6 +99,6 @@ pub use shared::{HandleError, SharedConversion};
 pub use site::PublicSuffixList;
 pub use site::{Localhost, RegistrableDomains, Site, SiteError};
 pub use storage::{
-    ChangeSet, DeviceState, ForgottenEpochs, ImpressionSelection, RowPlace, RowSet,
+    ChangeSet, DeviceState, ForgottenEpochs, ImpressionSelection, ListedRows, RowPlace, RowSet,
     SavedImpression, Storage, StoredObject, Transaction, View, ViewRow,
 };

@@ -13,6 +13,7 @@ use bigbird::{
 use hashbrown::{HashMap, HashTable};
 use rustc_hash::FxBuildHasher;
 
+use crate::history::{HistoryEntry, HistoryKind};
 use crate::shared::SharedConversion;
 use crate::site::Site;
 use crate::storage::{
@@ -31,6 +32,8 @@ pub struct MemoryStore {
     sites: Sites,
     /// Attribution objects by number, so that the oldest come first.
     objects: BTreeMap<u64, StoredObject>,
+    /// Entries of history by number, so that the oldest come first.
+    history: BTreeMap<u64, HistoryEntry>,
     state: DeviceState,
     revision: u64,
 }
@@ -138,6 +141,15 @@ impl View<Infallible> for MemoryTransaction<'_> {
         Ok(objects.map(listed).collect())
     }
 
+    fn last_entry(&self) -> Result<Option<u64>, Infallible> {
+        Ok(self.0.history.last_key_value().map(|(number, _)| *number))
+    }
+
+    fn entries_by(&self, caller: &Site) -> Result<Vec<(u64, HistoryKind)>, Infallible> {
+        let by_caller = self.0.history.values().filter(|it| it.caller == *caller);
+        Ok(by_caller.map(|it| (it.number, it.kind)).collect())
+    }
+
     fn units(&self, epoch: EpochIndex) -> Result<u32, Infallible> {
         Ok(self.0.impressions.units(epoch))
     }
@@ -153,6 +165,7 @@ impl View<Infallible> for MemoryTransaction<'_> {
             closed,
             sites,
             objects,
+            history,
             ..
         } = &*self.0;
         match rows {
@@ -182,6 +195,12 @@ impl View<Infallible> for MemoryTransaction<'_> {
                     visit(ViewRow::Impression(epoch, order, impression));
                 }
             }),
+            RowSet::History => history
+                .values()
+                .for_each(|entry| visit(ViewRow::History(entry))),
+            RowSet::HistoryKeys => history
+                .values()
+                .for_each(|entry| visit(ViewRow::HistoryKey(entry.key()))),
         }
         Ok(())
     }
@@ -195,6 +214,7 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
             closed,
             sites,
             objects,
+            history,
             state,
             ..
         } = &mut *self.0;
@@ -217,12 +237,23 @@ impl Transaction<Infallible> for MemoryTransaction<'_> {
         for number in &changes.dropped_objects {
             objects.remove(number);
         }
+        for entry in &changes.recorded {
+            history.insert(entry.number, entry.clone());
+        }
+        for number in &changes.unrecorded {
+            history.remove(number);
+        }
+        if changes.history_cleared {
+            history.clear();
+        }
         if let Some(forgotten) = changes.forgotten {
             let ForgottenEpochs {
                 pruned,
                 unreachable,
+                history: first_entries,
                 ..
             } = forgotten;
+            history.retain(|_, entry| entry.epoch >= first_entries);
             ledger.prune_before(pruned);
             ledger.forget_admissions_before(unreachable);
             impressions.prune_before(pruned);

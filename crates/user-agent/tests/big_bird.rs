@@ -17,9 +17,9 @@ use bigbird::{
 use bigbird_user_agent::protocol::{AgentRequest, Player};
 use bigbird_user_agent::{
     Action, AgentError, Call, ChangeSet, ConversionOptions, DeviceState, Explanation,
-    FilterBalance, ForgottenEpochs, ImpressionOptions, MemoryStore, MemoryTransaction, QuerierRole,
-    RowPlace, RowSet, ShareRefusal, SharedConversion, Site, Storage, StoredObject, Transaction,
-    UserAgent, View, ViewRow,
+    FilterBalance, ForgottenEpochs, HistoryKind, ImpressionOptions, MemoryStore, MemoryTransaction,
+    QuerierRole, RowPlace, RowSet, ShareRefusal, SharedConversion, Site, Storage, StoredObject,
+    Transaction, UserAgent, View, ViewRow,
 };
 use common::{FixedRandomness, MemoryAgent, SERVICE, agent, at, measure, released};
 
@@ -878,6 +878,8 @@ impl View<Infallible> for CountingTransaction<'_> {
         has_rows_before(forgotten: ForgottenEpochs) -> bool;
         object(shared: SharedConversion) -> Option<StoredObject>;
         objects() -> Vec<(u64, SiteId)>;
+        last_entry() -> Option<u64>;
+        entries_by(caller: &Site) -> Vec<(u64, HistoryKind)>;
         visit(rows: RowSet, visit: &mut dyn FnMut(ViewRow<'_>)) -> ();
         visit_some(
             rows: RowSet,

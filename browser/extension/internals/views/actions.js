@@ -142,7 +142,7 @@ export class Actions {
         summary.replaceChildren(...nodes([
             `${plural(sites.size, "site")} involved`,
             refused.size > 0 && `, ${plural(refused.size, "site")} refused`,
-            cap !== null && ` (the domain cap allows ${cap} in an epoch)`,
+            cap !== null && sites.size > 1 && ` (the domain cap allows ${cap} in an epoch)`,
             first.userAction === undefined
                 ? ". The browser did not say which action caused this."
                 : `. Number ${first.userAction}.`,

@@ -29,7 +29,8 @@ export class Ads {
             "On",
             "Who may measure it",
             word("bucket"),
-            "Details",
+            word("priority"),
+            word("match-value"),
             "Expires",
         ]);
         this.#list = new RecordList({
@@ -97,17 +98,17 @@ export class Ads {
     /** @param {StoredImpression} ad */
     #row(ad) {
         const node = tableRow([
-            ["Shown", time(ad.time), "nowrap"],
-            ["On", [host(ad.site), ...via(ad.intermediarySite)]],
-            ["Who may measure it", audience(ad)],
+            ["Shown", [
+                time(ad.time),
+                el("a", { class: "via", href: `#actions/${ad.userAction}` },
+                    `user action ${ad.userAction}`),
+            ], "moment"],
+            ["On", [host(ad.site), ...via(ad.intermediarySite)], "site"],
+            ["Who may measure it", audience(ad), "site"],
             ["Bucket", String(ad.histogramIndex), "numeric"],
-            ["Details", el(
-                "span",
-                { class: "muted" },
-                `priority ${ad.priority}, match value ${ad.matchValue}, epoch ${ad.epoch}, `,
-                el("a", { href: `#actions/${ad.userAction}` }, `user action ${ad.userAction}`),
-            )],
-            ["Expires", [time(ad.expires), el("span", { class: "muted age" })], "nowrap"],
+            ["Priority", String(ad.priority), "numeric"],
+            ["Match value", String(ad.matchValue), "numeric"],
+            ["Expires", [time(ad.expires), el("span", { class: "muted age" })], "moment"],
         ]);
         this.#age(node, ad);
         return node;

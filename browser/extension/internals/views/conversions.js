@@ -150,7 +150,8 @@ export class Conversions {
             entries.push(["Size of the report", bytes(entry.reportBytes)]);
         }
         if (entry.userAction !== undefined) {
-            const label = entry.actionLabel ? foreign(entry.actionLabel) : entry.userAction;
+            const label = entry.actionLabel ? foreign(entry.actionLabel)
+                : `Number ${entry.userAction}`;
             const link = el("a", { href: `#actions/${entry.userAction}` }, label);
             entries.push([word("user-action"), link]);
         }
@@ -160,7 +161,7 @@ export class Conversions {
             "Budgets of ",
             host(entry.querier ?? entry.site),
         )]);
-        return el("div", { class: "full" }, facts(entries), this.#explanation(entry));
+        return el("div", { class: "explanation" }, facts(entries), this.#explanation(entry));
     }
 
     /** @param {HistoryEntry} entry */
@@ -206,8 +207,8 @@ export class Conversions {
         const why = cause === null ? null : causeWords(cause);
         const title = epoch === current ? `${dates} (the epoch in which it happened)` : dates;
         return el(
-            "section",
-            { class: "decision", "aria-label": dates },
+            "div",
+            { class: "decision" },
             el("h2", null, title),
             el(
                 "p",

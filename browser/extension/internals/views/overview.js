@@ -7,6 +7,7 @@ import { download, fileName } from "../download.js";
 import { count, day, duration, epochDates, epochTimes, eraOf, moment } from "../format.js";
 import { messageOf } from "../model.js";
 import { stateOf } from "../state.js";
+import { say } from "../toast.js";
 import { word } from "../words.js";
 import { facts, section } from "./view.js";
 
@@ -54,7 +55,7 @@ export class Overview {
         "aria-describedby": "clear-site-problem",
     });
     #siteProblem = el("p", { id: "clear-site-problem", class: "field-problem", role: "alert" });
-    #result = el("p", { class: "result", role: "status" });
+    #clearSite = el("button", { type: "submit" }, "Clear this site…");
     #engineer = el("div");
 
     constructor() {
@@ -86,20 +87,27 @@ export class Overview {
                 "div",
                 { class: "card" },
                 el("h2", null, "What you can do"),
-                this.#result,
-                el("div", { class: "control" }, this.#switch, this.#switchText),
-                this.#siteForm(),
                 el(
                     "div",
-                    { class: "control" },
-                    el("h3", null, "Clear everything"),
+                    { class: "controls" },
                     el(
-                        "p",
-                        { class: "muted" },
-                        "Removes all that this page shows. Nothing is measured again before the "
-                            + "next epoch begins.",
+                        "div",
+                        null,
+                        el("div", { class: "control" }, this.#switch, this.#switchText),
+                        el(
+                            "div",
+                            { class: "control" },
+                            el("h3", null, "Clear everything"),
+                            el(
+                                "p",
+                                { class: "muted" },
+                                "Removes all that this page shows. Nothing is measured again "
+                                    + "before the next epoch begins.",
+                            ),
+                            this.#clearAll,
+                        ),
                     ),
-                    this.#clearAll,
+                    this.#siteForm(),
                 ),
             ),
             el(
@@ -143,8 +151,9 @@ export class Overview {
             === "boolean";
         const enabled = model.status?.enabled === true;
         this.#switch.setAttribute("aria-checked", String(enabled));
-        this.#switch.setAttribute("aria-disabled", String(!usable));
-        this.#clearAll.setAttribute("aria-disabled", String(!usable));
+        for (const control of [this.#switch, this.#clearAll, this.#clearSite]) {
+            control.setAttribute("aria-disabled", String(!usable));
+        }
         setText(this.#switchText, switchText(usable, enabled));
         this.#showEngineer(model);
     }
@@ -166,7 +175,7 @@ export class Overview {
                 null,
                 el("h2", null, state.title),
                 el("p", null, state.text),
-                state.detail && el("p", { class: "detail" }, "The host says: ", state.detail),
+                state.detail && el("p", { class: "detail" }, "Details: ", state.detail),
                 state.advice && el("p", { class: "advice" }, el("strong", null, "What to do: "),
                     state.advice),
                 state.clockWasAhead && el(
@@ -278,11 +287,11 @@ export class Overview {
                     false,
                 ),
             ),
-            el("button", { type: "submit" }, "Clear this site…"),
+            this.#clearSite,
         );
         form.addEventListener("submit", (event) => {
             event.preventDefault();
-            void this.#clearSite(String(new FormData(form).get("clear-kind")));
+            void this.#clearOne(String(new FormData(form).get("clear-kind")));
         });
         return form;
     }
@@ -299,7 +308,10 @@ export class Overview {
     }
 
     /** @param {string} kind */
-    async #clearSite(kind) {
+    async #clearOne(kind) {
+        if (this.#clearSite.getAttribute("aria-disabled") === "true") {
+            return;
+        }
         const name = siteOf(this.#site.value);
         this.#site.setAttribute("aria-invalid", String(name === null));
         setText(this.#siteProblem, name === null
@@ -393,12 +405,10 @@ export class Overview {
     async #send(request, done) {
         try {
             await this.#model?.change(request);
-            this.#result.classList.remove("problem");
-            setText(this.#result, done);
+            say(done, false);
             return true;
         } catch (error) {
-            this.#result.classList.add("problem");
-            setText(this.#result, `That did not work. ${messageOf(error)}`);
+            say(`That did not work. ${messageOf(error)}`, true);
             return false;
         }
     }

@@ -28,7 +28,7 @@ export class Reports {
         ["Size of all", "–"],
         ["Queriers", "–"],
         ["Aggregation services", "–"],
-        [word("epsilon", "ε of those that carried something"), "–"],
+        [word("epsilon", "ε paid"), "–"],
     ]);
 
     constructor() {
@@ -116,12 +116,13 @@ export class Reports {
 /** @param {HistoryEntry} entry */
 function row(entry) {
     return tableRow([
-        ["When", time(entry.time), "nowrap"],
+        ["When", time(entry.time), "moment"],
         ["To", [
             host(entry.querier ?? entry.site),
             ...(entry.querier === entry.intermediarySite ? [] : via(entry.intermediarySite)),
-        ]],
-        ["Aggregation service", entry.aggregationService ? host(entry.aggregationService) : "–"],
+        ], "site"],
+        ["Aggregation service", entry.aggregationService ? host(entry.aggregationService) : "–",
+            "service"],
         ["Size", bytes(entry.reportBytes ?? 0), "numeric"],
         ["ε", entry.epsilon === undefined ? "–" : epsilon(entry.epsilon * 1e6), "numeric"],
         ["Carried", badge(outcomeWords(entry))],

@@ -51,9 +51,18 @@ api.runtime.onMessage.addListener((message, sender, answer) => {
             tab: tab && { id: tab.id, url: tab.url, incognito: tab.incognito },
         },
     });
+    if (message.what === "slow") {
+        setTimeout(() => answer({ slow: message.milliseconds }), message.milliseconds);
+        return true;
+    }
     if (message.what !== "echo") return false;
     globalThis.echo(message.text).then(answer);
     return true;
+});
+
+api.runtime.onConnect.addListener((page) => {
+    record("connect", { url: page.sender?.url });
+    page.onDisconnect.addListener(() => record("pageDisconnect", { url: page.sender?.url }));
 });
 
 const NAVIGATION_EVENTS = [
@@ -75,7 +84,7 @@ const FILTER = { urls: ["<all_urls>"] };
 api.webRequest.onBeforeRequest.addListener((details) => record("onBeforeRequest", details), FILTER);
 for (const name of ["onHeadersReceived", "onBeforeRedirect"]) {
     const extra = ["responseHeaders"];
-    if (name === "onHeadersReceived" && !globalThis.browser) extra.push("extraHeaders");
+    if (!api.runtime.getBrowserInfo) extra.push("extraHeaders");
     api.webRequest[name].addListener((details) => record(name, details), FILTER, extra);
 }
 

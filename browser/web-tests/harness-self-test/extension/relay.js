@@ -32,6 +32,18 @@
     }
     addEventListener("pageshow", (event) => say("pageshow", { persisted: event.persisted }));
     addEventListener("pagehide", (event) => say("pagehide", { persisted: event.persisted }));
+    addEventListener("harness-slow", (event) => {
+        api.runtime.sendMessage({ what: "slow", milliseconds: Number(event.detail) }).then(
+            (answer) => document.documentElement?.setAttribute("slow", JSON.stringify(answer)),
+            (error) => document.documentElement?.setAttribute("slow", `rejected: ${error.message}`),
+        );
+    });
+    addEventListener("harness-connect", () => {
+        const port = api.runtime.connect({ name: "page" });
+        port.onDisconnect.addListener(() => {
+            document.documentElement?.setAttribute("port", "disconnected");
+        });
+    });
     addEventListener("harness", async (event) => {
         const answer = await api.runtime.sendMessage({ what: "echo", text: event.detail });
         dispatchEvent(new CustomEvent("harness-answer", { detail: JSON.stringify(answer) }));

@@ -10,8 +10,8 @@ use bigbird::{
     LedgerView, MicroEpsilon, Relevant, SiteId, Timestamp, UserAction,
 };
 use bigbird_user_agent::{
-    ChangeSet, DeviceState, ForgottenEpochs, RowPlace, RowSet, SharedConversion, Site, Storage,
-    StoredObject, Transaction, View, ViewRow,
+    ChangeSet, DeviceState, ForgottenEpochs, HistoryKind, RowPlace, RowSet, SharedConversion, Site,
+    Storage, StoredObject, Transaction, View, ViewRow,
 };
 
 use super::device::History;
@@ -204,6 +204,8 @@ impl<T: View<E>, E> View<E> for WorldTransaction<'_, T> {
         largest_site(epoch: EpochIndex) -> Option<SiteSize>;
         has_rows_before(forgotten: ForgottenEpochs) -> bool;
         objects() -> Vec<(u64, SiteId)>;
+        last_entry() -> Option<u64>;
+        entries_by(caller: &Site) -> Vec<(u64, HistoryKind)>;
         visit(rows: RowSet, visit: &mut dyn FnMut(ViewRow<'_>)) -> ();
         visit_some(
             rows: RowSet,

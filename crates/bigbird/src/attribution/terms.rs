@@ -52,6 +52,11 @@ impl Terms {
         })
     }
 
+    /// The value of the conversion.
+    pub const fn value(&self) -> u32 {
+        self.value
+    }
+
     /// The largest value that a conversion can have.
     pub fn max_value(&self) -> u32 {
         u32::try_from(self.noise.sensitivity().get() / 2).unwrap_or(u32::MAX)

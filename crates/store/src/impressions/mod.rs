@@ -134,6 +134,35 @@ pub(crate) fn scan(
     Ok(false)
 }
 
+/// Verifies the last impressions before a place and passes each to `each`: at most `most` of those in
+/// the epoch `first` or later. Returns true if there are more before them.
+pub(crate) fn scan_last(
+    connection: &Connection,
+    first: EpochIndex,
+    before: Option<RowPlace>,
+    most: usize,
+    mut each: impl FnMut(EpochIndex, u32, Impression<'_>),
+) -> Result<bool, Problem> {
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT ",
+        columns!(),
+        " FROM impression i WHERE i.epoch >= ? AND (i.epoch, i.seq) < (?, ?)
+         ORDER BY i.epoch DESC, i.seq DESC"
+    ))?;
+    let [epoch, seq, _] = before.unwrap_or([i64::MAX; 3]);
+    let mut rows = statement.query(params![first.0, epoch, seq])?;
+    let mut count = 0;
+    while let Some(row) = rows.next()? {
+        if count == most {
+            return Ok(true);
+        }
+        count += 1;
+        let (seq, saved) = read(row)?;
+        each(saved.epoch, seq, saved.impression());
+    }
+    Ok(false)
+}
+
 impl SqliteTransaction<'_> {
     pub(crate) fn units_of(&self, epoch: EpochIndex) -> Result<u32, Problem> {
         let mut statement = self

@@ -151,6 +151,7 @@ impl SqliteTransaction<'_> {
             pruned,
             unreachable,
             most,
+            ..
         } = forgotten;
         // An epoch that was not pruned must stay consistent, so its impressions are removed one by
         // one, with their rows of `reach` and their units.

@@ -1,6 +1,6 @@
 //! The answers that a user agent gives.
 
-use bigbird::{Decision, Timestamp};
+use bigbird::{Decision, EpochIndex, Timestamp};
 
 use crate::execution::MeasureResult;
 use crate::report::{SealedReport, UnsealedReport};
@@ -45,6 +45,10 @@ pub struct Status {
     /// The beginning of the first epoch that can be measured, if the current one cannot. In that
     /// case history was cleared, or something was measured while the clock was ahead.
     pub closed_until: Option<Timestamp>,
+    /// The current epoch, if epochs have begun.
+    pub epoch: Option<EpochIndex>,
+    /// A number that grows with every change, and with every call of a page, whatever it changed.
+    pub revision: u64,
 }
 
 /// The answer to a page's call.

@@ -21,9 +21,12 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         let Ok(site) = site else {
             return Ok(());
         };
-        execute!(self, |execution| match execution.view.site_id(&site)? {
-            Some(id) => execution.forget_site(id),
-            None => Ok(()),
+        execute!(self, |execution| {
+            execution.forget_impression_entries(&site)?;
+            match execution.view.site_id(&site)? {
+                Some(id) => execution.forget_site(id),
+                None => Ok(()),
+            }
         })
     }
 
@@ -102,6 +105,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
                 first_epoch,
                 ..
             } = execution.state;
+            execution.changes.history_cleared = true;
             let moments = [last_clear, latest, latest_use].into_iter().flatten();
             let last = moments.fold(now, Timestamp::max);
             let unused = next(execution.epoch(last)).max(first_epoch);
@@ -125,6 +129,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     fn forget_visits(&mut self, sites: &[Site], now: Timestamp) -> Result<(), S::Error> {
         self.upkeep.start_over();
         execute!(self, |execution| {
+            execution.changes.history_cleared = true;
             let until = execution.state.latest_of(now);
             execution.state.last_clear = execution.state.last_clear.max(Some(until));
             if let Some(clear) = execution.state.last_clear
@@ -158,6 +163,7 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             // moment makes upkeep close those epochs when nobody can reach them any more.
             execution.state.latest = execution.state.latest.max(Some(now));
             let until = execution.epoch(execution.state.latest_of(now));
+            execution.forget_entries_about(sites)?;
             for site in execution.site_ids(sites, true)? {
                 execution.close_site(site, until)?;
             }

@@ -5,6 +5,7 @@ mod balance;
 mod clearing;
 mod decoy;
 mod explain;
+mod listing;
 mod upkeep;
 
 use std::ops::Range;
@@ -15,6 +16,7 @@ use bigbird::{EpochIndex, Histogram, Timestamp, UserAction};
 pub use answer::{ConversionAnswer, PageAnswer, SharedConversionAnswer, Status};
 pub use balance::FilterBalance;
 pub(crate) use decoy::OwnWork;
+pub use listing::{ListPage, ListedImpression};
 pub(crate) use upkeep::SLICE;
 
 use crate::call::{Action, Call, ConversionCall, MeasurementKind, Numbering, PageCall};
@@ -23,12 +25,13 @@ use crate::config::Config;
 use crate::error::{AgentError, ApiError};
 use crate::execution::{Execution, MeasureResult};
 use crate::gate::Gate;
+use crate::history::{HistorySizes, ROOM};
 use crate::memory::MemoryStore;
 use crate::options::{ConversionOptions, ImpressionOptions};
 use crate::randomness::Randomness;
 use crate::report::{Seal, UnsealedReport};
 use crate::shared::SharedConversion;
-use crate::storage::{ChangeSet, DeviceState, Storage, Transaction, View};
+use crate::storage::{ChangeSet, DeviceState, RowSet, Storage, Transaction, View, ViewRow};
 use decoy::Decoy;
 use upkeep::Upkeep;
 
@@ -82,7 +85,32 @@ fn prepare<T: Transaction<E>, E, R: Randomness, A>(
     if let Some(epoch) = saved_in {
         make_room(transaction, config, epoch)?;
     }
+    if let Some(entry) = changes.recorded.last() {
+        make_room_for_entries(transaction, entry.number)?;
+    }
     Ok(answer)
+}
+
+/// Evicts entries of history so that no epoch has more than its limit. Entries have consecutive
+/// numbers, so this looks once in a while.
+fn make_room_for_entries<T: Transaction<E>, E>(transaction: &mut T, number: u64) -> Result<(), E> {
+    if !number.is_multiple_of(ROOM as u64) {
+        return Ok(());
+    }
+    let mut sizes = HistorySizes::default();
+    transaction.visit(RowSet::HistoryKeys, &mut |row| {
+        if let ViewRow::HistoryKey(key) = row {
+            sizes.add(key);
+        }
+    })?;
+    let unrecorded = sizes.evicted();
+    if unrecorded.is_empty() {
+        return Ok(());
+    }
+    transaction.apply(&ChangeSet {
+        unrecorded,
+        ..ChangeSet::default()
+    })
 }
 
 /// Evicts impressions while an epoch is over its limit: at most one for each unit of the impression
@@ -359,7 +387,10 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
                         execution.save(impression)?;
                         None
                     }
-                    PageCall::Measure(conversion) => Some(execution.measure(conversion)?),
+                    PageCall::Measure(conversion) => {
+                        let report_bytes = gate.report_length(conversion);
+                        Some(execution.measure(conversion, report_bytes)?)
+                    }
                 })
             })?;
             done.push(measured);
@@ -462,7 +493,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
     /// # Errors
     /// If the store failed.
     pub fn status(&mut self, now: Timestamp) -> Result<Status, S::Error> {
-        let state = self.storage.begin()?.state()?;
+        let view = self.storage.begin()?;
+        let (state, revision) = (view.state()?, view.revision()?);
         let current = state.timeline.epoch(now);
         let first = match state
             .last_clear
@@ -475,6 +507,8 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
         Ok(Status {
             enabled: state.enabled,
             closed_until: state.timeline.beginning(first).filter(|_| closed),
+            epoch: current,
+            revision,
         })
     }
 

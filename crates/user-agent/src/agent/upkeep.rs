@@ -223,6 +223,7 @@ impl Upkeep {
         let forgotten = ForgottenEpochs {
             pruned: execution.state.first_epoch,
             unreachable: execution.state.first_epoch.max(reachable),
+            history: execution.epoch(execution.oldest(now)),
             most: SLICE,
         };
         let mut changes = execution.into_changes();

@@ -78,6 +78,7 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         self.changes.forgotten = Some(ForgottenEpochs {
             pruned: first,
             unreachable: first,
+            history: EpochIndex(i64::MIN),
             most: SLICE,
         });
     }

@@ -14,6 +14,7 @@ use crate::call::{ConversionCall, MeasurementKind};
 use crate::explanation::{Explanation, ShareRefusal};
 use crate::randomness::Randomness;
 use crate::shared::SharedConversion;
+use crate::site::Site;
 use crate::storage::{ChangeSet, StoredObject, View};
 
 /// The result of a call that measures.
@@ -39,8 +40,12 @@ struct AttributionResult {
 }
 
 impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
-    /// Carries out a call that measures.
-    pub(crate) fn measure(&mut self, conversion: &ConversionCall) -> Result<MeasureResult, E> {
+    /// Carries out a call that measures. Its sealed report will have `report_bytes` bytes.
+    pub(crate) fn measure(
+        &mut self,
+        conversion: &ConversionCall,
+        report_bytes: usize,
+    ) -> Result<MeasureResult, E> {
         let measurement = &conversion.measurement;
         let number = self.state.next_object;
         let mut shared = SharedConversion(0);
@@ -56,6 +61,10 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         let attributed = self.attribute(&reading, &reading.query, measurement, stored.as_ref())?;
         let charged = !attributed.changes.charges.is_empty();
         let found = stored.is_some();
+        // It is made even if the API is disabled, so that the work is the same.
+        let refusal = share_refusal(measurement, stored.as_ref(), &reading);
+        let decision = &attributed.decision;
+        let mut explanation = self.explained(conversion, &reading, decision, refusal)?;
         self.changes.ledger = attributed.changes;
         if let Some(object) = attributed.object {
             let (number, shared) = stored.map_or((number, shared), |it| (it.number, it.shared));
@@ -84,7 +93,9 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
             measured.dropped = Some(std::mem::take(&mut self.changes));
             measured.report = Histogram::null(conversion.valid.histogram_size);
             measured.decision = Decision::default();
+            explanation = Explanation::disabled(None);
         }
+        self.record_conversion(conversion, &explanation, report_bytes)?;
         Ok(measured)
     }
 
@@ -192,20 +203,9 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         }
         let reading = self.read(conversion)?;
         let stored = self.stored(measurement)?;
-        let share_refusal = match (measurement, &stored) {
-            (MeasurementKind::Share(_), Some(stored)) => {
-                (!stored.object.fits(&reading.query)).then_some(ShareRefusal::Unfit)
-            }
-            (MeasurementKind::Share(_), None) => Some(ShareRefusal::Unknown),
-            _ => None,
-        };
+        let share_refusal = share_refusal(measurement, stored.as_ref(), &reading);
         let view = self.view;
-        let name = |filter: Filter| match filter {
-            // These sites may have no number yet.
-            Filter::ConversionSiteQuota(_) => Ok(Some(conversion.caller.site.clone())),
-            Filter::QuerierBudget(_) => Ok(Some(conversion.querier().clone())),
-            other => other.site().map_or(Ok(None), |id| view.site(id)),
-        };
+        let name = |filter| filter_site(view, conversion, filter);
         // A share must have the epsilon of the shared conversion, so there is no other to look for.
         let search = !matches!(measurement, MeasurementKind::Share(_));
         let explained = Explanation::of(&reading.query, search, &name, |query| {
@@ -218,6 +218,35 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
             share_refusal,
             ..explained
         })
+    }
+}
+
+/// The reason why a share is refused as a whole, if it is refused.
+pub(super) fn share_refusal(
+    measurement: &MeasurementKind,
+    stored: Option<&StoredObject>,
+    reading: &ConversionQuery,
+) -> Option<ShareRefusal> {
+    match (measurement, stored) {
+        (MeasurementKind::Share(_), Some(stored)) => {
+            (!stored.object.fits(&reading.query)).then_some(ShareRefusal::Unfit)
+        }
+        (MeasurementKind::Share(_), None) => Some(ShareRefusal::Unknown),
+        _ => None,
+    }
+}
+
+/// The site of a filter that a conversion asked to pay.
+pub(super) fn filter_site<E>(
+    view: &impl View<E>,
+    conversion: &ConversionCall,
+    filter: Filter,
+) -> Result<Option<Site>, E> {
+    match filter {
+        // These sites may have no number yet.
+        Filter::ConversionSiteQuota(_) => Ok(Some(conversion.caller.site.clone())),
+        Filter::QuerierBudget(_) => Ok(Some(conversion.querier().clone())),
+        other => other.site().map_or(Ok(None), |id| view.site(id)),
     }
 }
 

@@ -3,6 +3,7 @@
 mod conversion_query;
 mod forget;
 mod measure;
+mod record;
 mod save;
 mod site_numbers;
 

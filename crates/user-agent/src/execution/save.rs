@@ -6,6 +6,7 @@ use bigbird::{Admission, EpochIndex, NewAdmission, Policies as _, SiteId, UserAc
 use super::Execution;
 use crate::call::ImpressionCall;
 use crate::clock::days_after;
+use crate::history::ImpressionOutcome;
 use crate::randomness::Randomness;
 use crate::storage::{SavedImpression, View};
 
@@ -15,6 +16,11 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         if !self.state.enabled {
             return Ok(());
         }
+        let outcome = self.save_enabled(impression)?;
+        self.record_impression(impression, outcome)
+    }
+
+    fn save_enabled(&mut self, impression: &ImpressionCall) -> Result<ImpressionOutcome, E> {
         let ImpressionCall {
             occasion,
             caller,
@@ -41,8 +47,9 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         let epoch = self.epoch(occasion.now);
         let user_action = occasion.action_id(&self.state.timeline);
         // An impression that is not admitted is dropped, and the page does not learn that.
-        if !self.admit(user_action, epoch, site)? {
-            return Ok(());
+        let outcome = self.admit(user_action, epoch, site)?;
+        if outcome != ImpressionOutcome::Saved {
+            return Ok(outcome);
         }
         self.saved_in = Some(epoch);
         self.changes.saved.push(SavedImpression {
@@ -57,7 +64,7 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
             priority: valid.priority,
             audience,
         });
-        Ok(())
+        Ok(outcome)
     }
 
     /// Admits the site of an impression under its user action, if the domain cap has room. A pruned
@@ -67,9 +74,9 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         user_action: UserAction,
         epoch: EpochIndex,
         site: SiteId,
-    ) -> Result<bool, E> {
+    ) -> Result<ImpressionOutcome, E> {
         let Some(policy) = self.state.policy(epoch) else {
-            return Ok(false);
+            return Ok(ImpressionOutcome::Closed);
         };
         let admission = admission(policy, self.view, user_action, epoch, site)?;
         if admission == Admission::Room {
@@ -79,6 +86,9 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
                 site,
             });
         }
-        Ok(admission != Admission::Refused)
+        Ok(match admission {
+            Admission::Refused => ImpressionOutcome::DomainCap,
+            _ => ImpressionOutcome::Saved,
+        })
     }
 }

@@ -5,17 +5,37 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bigbird::{Cause, Fate, Filter, Limit, MicroEpsilon, Timestamp};
+use bigbird::{EpochIndex, Filter, MicroEpsilon, Profile, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::agent::{FilterBalance, Status};
+use crate::agent::{FilterBalance, ListedImpression, Status};
 use crate::clock::Era;
+use crate::config::Config;
 use crate::error::{AgentError, ApiError};
-use crate::explanation::{Explanation, ShareRefusal};
+use crate::explanation::Explanation;
+use crate::history::{
+    CallRecord, EpochAccount, ExplanationRecord, HistoryEntry, HistoryKind, RecordedCall,
+};
 use crate::report::SealedReport;
 use crate::shared::SharedConversion;
 use crate::storage::RowPlace;
+
+/// What was counted since the process started, and the last failure of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StatusCounts {
+    /// The number of conversions that were not ready at their moment.
+    pub missed: u64,
+    /// The number of page calls that were over a limit. Nothing was read, written or recorded for
+    /// them.
+    pub over_limit: u64,
+    /// The number of page calls for which the store failed.
+    pub store_errors: u64,
+    /// The message of the last failure of the store.
+    pub last_store_error: Option<String>,
+    /// What the user can do about that failure.
+    pub last_advice: Option<String>,
+}
 
 /// An answer as a JSON object.
 #[derive(Debug, Clone)]
@@ -104,71 +124,57 @@ impl AgentAnswer {
     /// wrong.
     pub fn status(
         status: Option<&Status>,
-        missed: u64,
-        store_errors: u64,
-        last_store_error: Option<&str>,
+        config: &Config,
+        now: Timestamp,
+        counts: &StatusCounts,
     ) -> Self {
         let mut answer = Self::done();
-        let seconds = |moment: Timestamp| moment.0.div_euclid(1000);
         let closed_until = status.and_then(|status| status.closed_until);
         answer.set("enabled", json!(status.map(|status| status.enabled)));
         answer.set("closedUntil", json!(closed_until.map(seconds)));
-        answer.set("missed", json!(missed));
-        answer.set("storeErrors", json!(store_errors));
-        answer.set("lastStoreError", json!(last_store_error));
+        answer.set("missed", json!(counts.missed));
+        answer.set("overLimit", json!(counts.over_limit));
+        answer.set("storeErrors", json!(counts.store_errors));
+        answer.set("lastStoreError", json!(counts.last_store_error));
+        answer.set("revision", json!(status.map(|status| status.revision)));
+        answer.set("now", json!(seconds(now)));
+        let epoch = status.and_then(|status| status.epoch);
+        answer.set("epoch", json!(epoch.map(|epoch| epoch.0)));
+        answer.set("version", json!(env!("CARGO_PKG_VERSION")));
+        let mut profiles = Profile::ALL.into_iter();
+        let profile = profiles.find(|profile| profile.policy() == config.policy);
+        answer.set("rules", json!(profile.map(Profile::name)));
+        let delay = u64::try_from(config.pace.delay.as_millis()).unwrap_or(u64::MAX);
+        answer.set("releaseAfter", json!(delay));
+        answer.with_advice(counts.last_advice.clone())
+    }
+
+    /// A page of history, and the place before which there is more.
+    pub fn history(entries: &[HistoryEntry], next: Option<RowPlace>) -> Self {
+        let mut answer = Self::done();
+        answer.set("history", entries.iter().map(history_json).collect());
+        if let Some(next) = next {
+            answer.set("next", json!(next));
+        }
+        answer
+    }
+
+    /// A page of the stored impressions, and the place before which there is more.
+    pub fn impressions(impressions: &[ListedImpression], next: Option<RowPlace>) -> Self {
+        let mut answer = Self::done();
+        let listed = impressions.iter().map(impression_json);
+        answer.set("impressions", listed.collect());
+        if let Some(next) = next {
+            answer.set("next", json!(next));
+        }
         answer
     }
 
     /// The explanation of a conversion. It has the histogram only if `shows_histograms` is true.
     pub fn explanation(explanation: &Explanation, shows_histograms: bool) -> Self {
-        let epochs: Vec<Value> = explanation
-            .epochs
-            .iter()
-            .map(|epoch| {
-                let filters: Vec<Value> = epoch
-                    .filters
-                    .iter()
-                    .map(|filter| {
-                        let mut fields = budget_json(&FilterBalance {
-                            epoch: epoch.epoch,
-                            filter: filter.check.filter,
-                            site: filter.site.clone(),
-                            balance: filter.check.balance,
-                        });
-                        fields["asked"] = json!(filter.check.asked.get());
-                        fields["shortBy"] = json!(filter.check.short_by().get());
-                        fields
-                    })
-                    .collect();
-                json!({
-                    "epoch": epoch.epoch,
-                    "matched": epoch.matched,
-                    "passed": epoch.fate == Fate::Passed,
-                    "cause": match epoch.fate {
-                        Fate::Dropped(cause) => json!(cause_name(cause)),
-                        _ => Value::Null,
-                    },
-                    "filters": filters,
-                    "largestEpsilon": epoch.largest_epsilon.map(MicroEpsilon::to_epsilon),
-                })
-            })
-            .collect();
-        let mut explained = Self::of(json!({
-            "enabled": explanation.enabled,
-            "readableFrom": explanation.readable_from,
-            "closed": explanation.closed.as_ref().map(ToString::to_string),
-            "cause": match explanation.cause {
-                Some(cause) => Some(cause_name(cause)),
-                None if !explanation.enabled => Some("disabled"),
-                None => match explanation.share_refusal {
-                    Some(ShareRefusal::Unknown) => Some("unknownShare"),
-                    Some(ShareRefusal::Unfit) => Some("unfitShare"),
-                    None if explanation.nothing_readable() => Some("cleared"),
-                    None => None,
-                },
-            },
-            "epochs": epochs,
-        }));
+        // Only a shared conversion has no report.
+        let subject = subject(explanation.report.is_none());
+        let mut explained = Self::of(explanation_json(&explanation.into(), subject));
         if let Some(report) = explanation.report.as_ref().filter(|_| shows_histograms) {
             explained.set("histogram", json!(report.buckets()));
         }
@@ -289,15 +295,139 @@ pub fn budget_json(budget: &FilterBalance) -> Value {
 
 /// The rules of epochs. Moments are in seconds since 1970.
 pub fn rules_json(eras: &[Era]) -> Value {
-    let seconds = |era: &Era| {
+    let shown = |era: &Era| {
         let mut fields = json!(era);
-        fields["begins"] = json!(era.begins.0.div_euclid(1000));
+        fields["begins"] = json!(seconds(era.begins));
         fields
     };
-    eras.iter().map(seconds).collect()
+    eras.iter().map(shown).collect()
 }
 
-/// The name of a cause in JSON.
-fn cause_name(cause: Cause) -> &'static str {
-    cause.limit().map_or("pruned", Limit::key)
+/// An entry of history. Moments are in seconds since 1970. If the store has no body that can be read,
+/// the entry tells only who called.
+pub fn history_json(entry: &HistoryEntry) -> Value {
+    let mut fields = json!({
+        "number": entry.number,
+        // Before epochs have begun, there is no epoch to show.
+        "epoch": (entry.epoch > EpochIndex(i64::MIN)).then_some(entry.epoch.0),
+        "kind": entry.kind.key(),
+        "site": entry.site.as_str(),
+    });
+    if entry.caller != entry.site {
+        fields["intermediarySite"] = json!(entry.caller.as_str());
+    }
+    let Ok(record) = serde_json::from_str::<CallRecord>(&entry.body) else {
+        return fields;
+    };
+    fields["time"] = json!(seconds(record.time));
+    if let Some(number) = record.user_action {
+        fields["userAction"] = json!(number);
+    }
+    if let Some(label) = record.action_label {
+        fields["actionLabel"] = json!(label);
+    }
+    match record.call {
+        RecordedCall::Impression(impression) => {
+            fields["outcome"] = json!(impression.outcome);
+            fields["histogramIndex"] = json!(impression.histogram_index);
+            fields["matchValue"] = json!(impression.match_value);
+            fields["priority"] = json!(impression.priority);
+            fields["lifetimeDays"] = json!(impression.lifetime_days);
+            fields["conversionSites"] = json!(impression.conversion_sites);
+            fields["conversionCallers"] = json!(impression.conversion_callers);
+        }
+        RecordedCall::Conversion(conversion) => {
+            let explanation = &conversion.explanation;
+            let subject = subject(entry.kind == HistoryKind::SharedConversion);
+            fields["querier"] = json!(conversion.querier.as_str());
+            fields["aggregationService"] = json!(conversion.aggregation_service);
+            fields["epsilon"] = json!(conversion.epsilon.to_epsilon());
+            fields["histogramSize"] = json!(conversion.histogram_size);
+            fields["value"] = json!(conversion.value);
+            fields["maxValue"] = json!(conversion.max_value);
+            fields["reportBytes"] = json!(conversion.report_bytes);
+            fields["outcome"] = json!(match &explanation.cause {
+                _ if explanation.any_passed() => "charged",
+                Some(_) => "null",
+                None => "nothing",
+            });
+            if let Some(cause) = &explanation.cause {
+                fields["cause"] = json!(cause);
+            }
+            fields["sentence"] = json!(explanation.sentence(subject));
+            fields["explanation"] = explanation_json(explanation, subject);
+        }
+    }
+    fields
+}
+
+/// A stored impression. Moments are in seconds since 1970.
+pub fn impression_json(impression: &ListedImpression) -> Value {
+    let mut fields = json!({
+        "epoch": impression.epoch.0,
+        "time": seconds(impression.timestamp),
+        "expires": seconds(impression.expires),
+        "site": impression.site.as_str(),
+        "userAction": impression.user_action,
+        "histogramIndex": impression.histogram_index,
+        "matchValue": impression.match_value,
+        "priority": impression.priority,
+        "conversionSites": impression.conversion_sites,
+        "conversionCallers": impression.conversion_callers,
+    });
+    if let Some(intermediary) = &impression.intermediary {
+        fields["intermediarySite"] = json!(intermediary.as_str());
+    }
+    fields
+}
+
+/// What a sentence is about.
+const fn subject(is_shared: bool) -> &'static str {
+    match is_shared {
+        true => "The shared conversion",
+        false => "The report",
+    }
+}
+
+/// An explanation, of a call that was made or of one that would be made.
+fn explanation_json(explained: &ExplanationRecord, subject: &str) -> Value {
+    let epochs: Vec<Value> = explained.epochs.iter().map(epoch_json).collect();
+    json!({
+        "enabled": explained.enabled,
+        "readableFrom": explained.readable_from,
+        "closed": explained.closed,
+        "cause": explained.cause,
+        "sentence": explained.sentence(subject),
+        "epochs": epochs,
+    })
+}
+
+fn epoch_json(epoch: &EpochAccount) -> Value {
+    let filters: Vec<Value> = epoch
+        .filters
+        .iter()
+        .map(|filter| {
+            let mut fields = json!(filter);
+            fields["epoch"] = json!(epoch.epoch);
+            fields["shortBy"] = json!(filter.short_by());
+            fields
+        })
+        .collect();
+    let mut fields = json!({
+        "epoch": epoch.epoch,
+        "matched": epoch.matched,
+        "passed": epoch.passed,
+        "cause": epoch.cause,
+        "filters": filters,
+        "largestEpsilon": epoch.largest_epsilon.map(MicroEpsilon::to_epsilon),
+    });
+    if epoch.filters_left_out > 0 {
+        fields["filtersLeftOut"] = json!(epoch.filters_left_out);
+    }
+    fields
+}
+
+/// A moment in seconds since 1970.
+fn seconds(moment: Timestamp) -> i64 {
+    moment.0.div_euclid(1000)
 }

@@ -29,6 +29,16 @@ pub enum LineRequest {
     Explain(AgentRequest),
     /// The filters that were charged, after a place if one is given.
     Budgets(Option<RowPlace>),
+    /// What happened, newest first: before a place if one is given, and about a site if one is
+    /// given.
+    History {
+        /// The place.
+        behind: Option<RowPlace>,
+        /// A host of the site.
+        site: Option<String>,
+    },
+    /// The stored impressions, newest first, before a place if one is given.
+    Impressions(Option<RowPlace>),
     /// The status: whether the API works, and what went wrong.
     Status,
 }
@@ -46,25 +56,25 @@ const FORMS: &[RequestForm] = &[
     RequestForm {
         event: "saveImpression",
         required: &["site", "options"],
-        optional: &["intermediarySite", "userAction"],
+        optional: &["intermediarySite", "userAction", "actionLabel", "private"],
         options: &["histogramIndex"],
     },
     RequestForm {
         event: "measureConversion",
         required: &["site", "options"],
-        optional: &["intermediarySite", "userAction", "querier"],
+        optional: MEASURED_CALL,
         options: CONVERSION,
     },
     RequestForm {
         event: "createSharedConversion",
         required: &["site", "participants", "options"],
-        optional: &["intermediarySite", "userAction", "querier"],
+        optional: MEASURED_CALL,
         options: CONVERSION,
     },
     RequestForm {
         event: "takeShare",
         required: &["site", "shared", "options"],
-        optional: &["intermediarySite", "userAction", "querier"],
+        optional: MEASURED_CALL,
         options: CONVERSION,
     },
     RequestForm {
@@ -107,6 +117,16 @@ const FORMS: &[RequestForm] = &[
         ..NOTHING
     },
     RequestForm {
+        event: "history",
+        optional: &["behind", "site"],
+        ..NOTHING
+    },
+    RequestForm {
+        event: "impressions",
+        optional: &["behind"],
+        ..NOTHING
+    },
+    RequestForm {
         event: "status",
         ..NOTHING
     },
@@ -126,6 +146,18 @@ const NOTHING: RequestForm = RequestForm {
     optional: &[],
     options: &[],
 };
+
+/// The optional fields of a page's call that measures.
+const MEASURED_CALL: &[&str] = &[
+    "intermediarySite",
+    "userAction",
+    "actionLabel",
+    "private",
+    "querier",
+];
+
+/// The maximum length of the words for a user action, in bytes of UTF-8.
+const LONGEST_LABEL: usize = 64;
 
 /// The maximum length of the `id` of a request, in bytes of JSON.
 const LONGEST_ID: usize = 256;
@@ -286,11 +318,15 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, LineRequest),
         })
     };
     let asked = match event {
-        "budgets" => {
-            let behind = fields.remove("behind").map(serde_json::from_value);
-            let place = "`behind` must be the value of `next` in an earlier answer";
-            LineRequest::Budgets(behind.transpose().map_err(|_| place.to_owned())?)
-        }
+        "budgets" => LineRequest::Budgets(behind(&mut fields)?),
+        "impressions" => LineRequest::Impressions(behind(&mut fields)?),
+        "history" => LineRequest::History {
+            behind: behind(&mut fields)?,
+            site: fields
+                .get("site")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+        },
         "status" => LineRequest::Status,
         "explain" => {
             let explained = match (fields.get("participants"), fields.get("shared")) {
@@ -307,6 +343,13 @@ fn request(mut fields: Map<String, Value>) -> Result<(Option<i64>, LineRequest),
         _ => LineRequest::Play(play(fields)?),
     };
     Ok((seconds, asked))
+}
+
+/// The place behind which a page of a list begins, if one is given.
+fn behind(fields: &mut Map<String, Value>) -> Result<Option<RowPlace>, String> {
+    let behind = fields.remove("behind").map(serde_json::from_value);
+    let place = "`behind` must be the value of `next` in an earlier answer";
+    behind.transpose().map_err(|_| place.to_owned())
 }
 
 /// The first of these names that is missing from the fields.
@@ -328,7 +371,10 @@ fn is_good(name: &str, value: &Value) -> bool {
         "sites" | "participants" => value
             .as_array()
             .is_some_and(|list| list.iter().all(Value::is_string)),
-        "forgetVisits" => value.is_boolean(),
+        "forgetVisits" | "private" => value.is_boolean(),
+        "actionLabel" => value
+            .as_str()
+            .is_some_and(|label| label.len() <= LONGEST_LABEL),
         "options" => value.is_object(),
         _ => true,
     }
@@ -344,7 +390,8 @@ fn must_be(name: &str) -> &'static str {
         "querier" => "\"conversionSite\" or \"intermediary\"",
         "shared" => "the handle of a shared conversion, 32 hexadecimal digits",
         "sites" | "participants" => "a list of hosts",
-        "forgetVisits" => "true or false",
+        "forgetVisits" | "private" => "true or false",
+        "actionLabel" => "a string of at most 64 bytes",
         "options" => "an object",
         _ => "",
     }
@@ -424,6 +471,8 @@ mod tests {
             json!({"event": "disableAPI"}),
             json!({"event": "maintain"}),
             json!({"event": "budgets"}),
+            json!({"event": "history"}),
+            json!({"event": "impressions"}),
             json!({"event": "status"}),
             json!({"event": "restartEpochs"}),
         ]

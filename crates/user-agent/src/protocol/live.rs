@@ -107,8 +107,8 @@ impl NullReply {
 struct SealingTask {
     report: UnsealedReport,
     id: Option<Value>,
-    /// True if the conversion was not taken.
-    over_limit: bool,
+    /// True if the call was made. Otherwise it was over a limit or private.
+    made: bool,
 }
 
 /// The approximate number of bytes of a conversion that waits for its answer.
@@ -123,7 +123,8 @@ struct LiveState {
     to_seal: BTreeMap<Ticket, SealingTask>,
     /// Null answers that were due before their reports were sealed.
     overdue: VecDeque<NullReply>,
-    /// The number of conversions over a limit whose null reports were not sealed in time.
+    /// The number of conversions that were not made, because they were over a limit or private, and
+    /// whose null reports were not sealed in time.
     late: u64,
     /// Answers that can be written at once.
     ready: VecDeque<String>,
@@ -345,6 +346,7 @@ impl Reader {
             LineRequest::Play(AgentRequest::CreateSharedConversion { .. }) => (self.handle)(),
             _ => 0,
         });
+        let private = matches!(&asked, LineRequest::Play(request) if request.is_private());
         let parsed = match &asked {
             LineRequest::Play(request) => page_call(&self.gate, request, now, Some(handle)),
             _ => Ok(None),
@@ -386,6 +388,10 @@ impl Reader {
                 state.bytes += line.len();
                 state.ready.push_back(line);
             }
+            // An impression of a private window is answered like any other, and that is all.
+            Some(PageCall::Save(_)) if private => {
+                return self.shared.answer(AgentAnswer::done(), id);
+            }
             Some(PageCall::Save(impression)) => {
                 let (site, units) = (impression.site().clone(), impression.units());
                 let save = task(TaskKind::Page(PageCall::Save(impression)), None, bytes);
@@ -415,7 +421,11 @@ impl Reader {
                 let mut state = self.shared.lock();
                 state.forget_due(arrival);
                 let scheduler = &mut state.scheduler;
-                match scheduler.conversion(arrival, &site, units, measure, null) {
+                let arrived = match private {
+                    true => scheduler.private_conversion(arrival, &site, units, null),
+                    false => scheduler.conversion(arrival, &site, units, measure, null),
+                };
+                match arrived {
                     ConversionArrival::Taken(_) => state.bytes += bytes + WAITING,
                     ConversionArrival::Null(ticket) => {
                         state.bytes += WAITING;
@@ -424,7 +434,7 @@ impl Reader {
                             let task = SealingTask {
                                 report: envelope.null(),
                                 id,
-                                over_limit: true,
+                                made: false,
                             };
                             state.to_seal.insert(ticket, task);
                         }
@@ -479,10 +489,11 @@ fn work<S: Storage<Error: Reason>, R: Randomness>(
             more = true;
             continue;
         }
-        let missed = state.missed();
+        server.counts.missed = state.missed();
+        server.counts.over_limit = state.scheduler.over_limit();
         drop(state);
         let idle = group.is_empty();
-        make(shared, server, group, missed);
+        make(shared, server, group);
         if idle || looked_after.elapsed() >= UPKEEP {
             more = server.look_after(clock());
             looked_after = Instant::now();
@@ -498,7 +509,6 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
     shared: &LiveShared,
     server: &mut Server<S, R>,
     group: Vec<(Option<Ticket>, Task)>,
-    missed: u64,
 ) {
     let mut calls = Vec::with_capacity(group.len());
     let mut to_answer = Vec::with_capacity(group.len());
@@ -511,14 +521,14 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
         } = task;
         match what {
             TaskKind::Own(asked) => {
-                let answer = server.own(&asked, now, missed).unwrap_or_else(|it| it);
+                let answer = server.own(&asked, now).unwrap_or_else(|it| it);
                 shared.lock().bytes -= bytes;
                 shared.answer(answer, id);
             }
             TaskKind::Forget(site) => {
                 let site = site.as_str().to_owned();
                 let forget = LineRequest::Play(AgentRequest::ClearImpressionsForSite { site });
-                let _ = server.own(&forget, now, missed);
+                let _ = server.own(&forget, now);
             }
             TaskKind::Page(call) => {
                 calls.push(call);
@@ -538,7 +548,7 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
             let task = SealingTask {
                 report,
                 id,
-                over_limit: false,
+                made: true,
             };
             state.to_seal.insert(ticket, task);
         };
@@ -592,7 +602,7 @@ fn seal(shared: &LiveShared, gate: &Gate) {
             shared.output.notify_one();
         } else if let Some((ticket, task)) = state.to_seal.pop_first() {
             if !state.scheduler.is_unanswered(ticket) {
-                state.late += u64::from(task.over_limit);
+                state.late += u64::from(!task.made);
                 continue;
             }
             drop(state);

@@ -3,7 +3,8 @@
 //! A browser, a native-messaging host, a binding or a test drives a user agent with lines of JSON,
 //! which `docs/agent.md` describes. An [`AgentRequest`] is a call, and a [`Player`] makes the call.
 //! [`Line`] and [`AgentAnswer`] are what goes over the wire. A [`Scheduler`] decides when calls are
-//! taken and answered. [`serve`] answers lines until the input ends.
+//! taken and answered. [`serve`] answers lines until the input ends. A [`StorelessAgent`] answers
+//! pages where there is no store.
 
 mod answer;
 mod line;
@@ -14,10 +15,13 @@ mod schedule;
 mod serve;
 mod storeless;
 
-pub use answer::{AgentAnswer, ErrorName, Reason, budget_json, rules_json};
+pub use answer::{
+    AgentAnswer, ErrorName, Reason, StatusCounts, budget_json, history_json, impression_json,
+    rules_json,
+};
 pub use line::{Line, LineRequest};
 pub use player::{PlayResult, Player};
 pub use request::{AgentRequest, CallerInput, NumberedCall, QuerierInput};
 pub use schedule::{Arrivals, ConversionArrival, Moment, Pace, Scheduler, Ticket};
 pub use serve::{ServeOptions, StreamClock, serve};
-pub use storeless::answer_without_store;
+pub use storeless::StorelessAgent;

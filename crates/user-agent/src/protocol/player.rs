@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use bigbird::{Decision, Timestamp};
 
 use super::request::{AgentRequest, NumberedCall};
+use super::serve::page_call;
 use crate::activation::Activation;
 use crate::agent::{ConversionAnswer, UserAgent};
-use crate::call::{Action, Call};
+use crate::call::{Action, Call, PageCall};
 use crate::error::{AgentError, ApiError};
 use crate::explanation::Explanation;
 use crate::options::ConversionOptions;
@@ -61,6 +62,10 @@ impl<S: Storage, R: Randomness> Player<S, R> {
         request: &AgentRequest,
         now: Timestamp,
     ) -> Result<PlayResult, AgentError<S::Error>> {
+        if request.is_private() {
+            self.check_activation(request, now)?;
+            return self.play_private(request, now);
+        }
         if let Some((call, options)) = request.impression(now) {
             self.check_activation(request, now)?;
             let call = self.with_action(call)?;
@@ -103,6 +108,24 @@ impl<S: Storage, R: Randomness> Player<S, R> {
             | AgentRequest::TakeShare { .. } => {}
         }
         Ok(PlayResult::Done)
+    }
+
+    /// Answers a call from a private window. It is valid or not like any other, and does nothing.
+    fn play_private(
+        &mut self,
+        request: &AgentRequest,
+        now: Timestamp,
+    ) -> Result<PlayResult, AgentError<S::Error>> {
+        let gate = self.agent.gate().clone();
+        let Some(PageCall::Measure(call)) = page_call(&gate, request, now, None)? else {
+            return Ok(PlayResult::Done);
+        };
+        if call.creates_shared() {
+            let handle = SharedConversion(self.agent.randomness_mut().handle(0));
+            return Ok(PlayResult::Shared(handle, Decision::default()));
+        }
+        let report = gate.null_report(&call.envelope());
+        Ok(PlayResult::Report(report, Decision::default()))
     }
 
     fn measure(

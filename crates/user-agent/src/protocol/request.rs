@@ -88,6 +88,11 @@ pub struct CallerInput {
     pub intermediary_site: Option<String>,
     /// The number of the user action that caused the call.
     pub user_action: Option<u64>,
+    /// Words for the user action, for history.
+    pub action_label: Option<String>,
+    /// True if the call comes from a private window. It is answered like any other and does nothing.
+    #[serde(default)]
+    pub private: bool,
     /// The tab, if activation matters. A call that names a tab needs an activation of that tab.
     pub top_level_traversable: Option<String>,
 }
@@ -97,6 +102,7 @@ impl CallerInput {
         NumberedCall {
             call: Call {
                 intermediary: self.intermediary_site.as_deref(),
+                action_label: self.action_label.as_deref(),
                 querier,
                 ..Call::new(&self.site, now)
             },
@@ -203,13 +209,25 @@ impl AgentRequest {
         Err(RangeError::new("querier", allowed, got).into())
     }
 
-    /// The tab that the request names.
-    pub(super) fn tab(&self) -> Option<&str> {
+    /// The caller of a page's call.
+    fn caller(&self) -> Option<&CallerInput> {
         match self {
             Self::SaveImpression { caller, .. }
             | Self::MeasureConversion { caller, .. }
             | Self::CreateSharedConversion { caller, .. }
-            | Self::TakeShare { caller, .. } => caller.top_level_traversable.as_deref(),
+            | Self::TakeShare { caller, .. } => Some(caller),
+            _ => None,
+        }
+    }
+
+    /// True if a page in a private window makes the call.
+    pub fn is_private(&self) -> bool {
+        self.caller().is_some_and(|caller| caller.private)
+    }
+
+    /// The tab that the request names.
+    pub(super) fn tab(&self) -> Option<&str> {
+        match self {
             Self::UpdateActivationTimestamp {
                 top_level_traversable,
             }
@@ -217,7 +235,7 @@ impl AgentRequest {
                 top_level_traversable,
                 ..
             } => top_level_traversable.as_deref(),
-            _ => None,
+            _ => self.caller()?.top_level_traversable.as_deref(),
         }
     }
 }

@@ -18,6 +18,9 @@
 //!   site can cause is limited as well, and calls beyond that are rejected at once. There is no
 //!   such limit for all sites together: one site would notice that others called.
 //!
+//! * A call from a private window does nothing. It has a limit of its own on sealing, so that it
+//!   never changes what becomes of another call.
+//!
 //! [`Scheduler`] implements these rules without a clock, a thread or a store. Its owner says when a
 //! call arrives, what was finished, and what time it is.
 
@@ -139,7 +142,10 @@ pub struct Scheduler<W, A> {
     pace: Pace,
     conversions: ArrivalWindow,
     sealing: ArrivalWindow,
+    /// The sealing of reports for private windows.
+    private_sealing: ArrivalWindow,
     impressions: ArrivalWindow,
+    over_limit: u64,
     /// The work to do, in the order of arrival.
     waiting: VecDeque<(Option<Ticket>, W)>,
     /// Conversions that are not answered yet, in the order of arrival. All of them wait equally
@@ -185,13 +191,16 @@ struct PendingConversion<A> {
 impl<W, A> Scheduler<W, A> {
     /// A scheduler without calls.
     pub fn new(pace: Pace) -> Self {
+        let sealing = Arrivals {
+            of_site: pace.sealing_of_site,
+            of_all: u32::MAX,
+        };
         Self {
             pace,
             conversions: ArrivalWindow::new(pace.conversions),
-            sealing: ArrivalWindow::new(Arrivals {
-                of_site: pace.sealing_of_site,
-                of_all: u32::MAX,
-            }),
+            sealing: ArrivalWindow::new(sealing),
+            private_sealing: ArrivalWindow::new(sealing),
+            over_limit: 0,
             impressions: ArrivalWindow::new(pace.impressions),
             waiting: VecDeque::new(),
             unanswered: VecDeque::new(),
@@ -212,31 +221,54 @@ impl<W, A> Scheduler<W, A> {
         null: A,
     ) -> ConversionArrival {
         if !self.sealing.take(now, self.pace.delay, site, sealing) {
+            self.over_limit += 1;
             return ConversionArrival::Rejected;
         }
-        let ticket = Ticket(self.first + self.unanswered.len() as u64);
         let taken = self.conversions.take(now, self.pace.delay, site, 1);
+        let ticket = self.wait(now, null, taken);
         if taken {
             self.waiting.push_back((Some(ticket), work));
+            return ConversionArrival::Taken(ticket);
         }
+        self.over_limit += 1;
+        ConversionArrival::Null(ticket)
+    }
+
+    /// Adds a conversion from a private window that arrives now, of a top-level site. Unless it is
+    /// rejected, it will be answered with `null` after the delay. It changes nothing for calls that
+    /// are not private: it counts against a limit of its own.
+    pub fn private_conversion(
+        &mut self,
+        now: Moment,
+        site: &Site,
+        sealing: u32,
+        null: A,
+    ) -> ConversionArrival {
+        let delay = self.pace.delay;
+        match self.private_sealing.take(now, delay, site, sealing) {
+            true => ConversionArrival::Null(self.wait(now, null, false)),
+            false => ConversionArrival::Rejected,
+        }
+    }
+
+    fn wait(&mut self, now: Moment, null: A, taken: bool) -> Ticket {
+        let ticket = Ticket(self.first + self.unanswered.len() as u64);
         self.unanswered.push_back(PendingConversion {
             due: now + self.pace.delay,
             null,
             ready: None,
             taken,
         });
-        match taken {
-            true => ConversionArrival::Taken(ticket),
-            false => ConversionArrival::Null(ticket),
-        }
+        ticket
     }
 
     /// Adds an impression that arrives now, of a top-level site and of some units. It was answered
     /// already. Returns true if it was taken.
     pub fn impression(&mut self, now: Moment, site: &Site, units: u32, work: W) -> bool {
         let taken = self.impressions.take(now, self.pace.delay, site, units);
-        if taken {
-            self.waiting.push_back((None, work));
+        match taken {
+            true => self.waiting.push_back((None, work)),
+            false => self.over_limit += 1,
         }
         taken
     }
@@ -320,6 +352,11 @@ impl<W, A> Scheduler<W, A> {
             self.missed += 1;
         }
         Some(next.ready.unwrap_or(next.null))
+    }
+
+    /// The number of calls that were over a limit. Calls from private windows do not count.
+    pub fn over_limit(&self) -> u64 {
+        self.over_limit
     }
 
     /// The number of conversions that were taken but not ready at their moment.

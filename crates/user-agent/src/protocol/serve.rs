@@ -6,7 +6,7 @@ use std::string::FromUtf8Error;
 
 use bigbird::Timestamp;
 
-use super::answer::{AgentAnswer, Reason};
+use super::answer::{AgentAnswer, Reason, StatusCounts};
 use super::line::{Line, LineRequest};
 use super::live;
 use super::player::{PlayResult, Player};
@@ -139,12 +139,8 @@ pub(super) struct Server<S, R> {
     serving: ServeOptions,
     /// True if slices of upkeep remove what is cleared, so that nobody waits.
     pub(super) clears_in_slices: bool,
-    /// The number of times that the store failed.
-    store_errors: u64,
-    /// The message of the last failure of the store.
-    last_store_error: Option<String>,
-    /// What the user can do about that failure.
-    last_advice: Option<String>,
+    /// What the status shows.
+    pub(super) counts: StatusCounts,
 }
 
 impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
@@ -153,9 +149,7 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
             player,
             serving,
             clears_in_slices: false,
-            store_errors: 0,
-            last_store_error: None,
-            last_advice: None,
+            counts: StatusCounts::default(),
         }
     }
 
@@ -170,13 +164,17 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
             let call =
                 page_call(&gate, request, now, None).map_err(|it| AgentAnswer::rejected(&it))?;
             if let Some(call) = call {
+                let handle = self.serving.handle;
+                if request.is_private() {
+                    return Ok(null_answer(&gate, &call, SharedConversion(handle())));
+                }
                 return Ok(match self.perform(slice::from_ref(&call)).pop() {
                     Some(Some(answer)) => page_answer(&gate, answer),
-                    _ => null_answer(&gate, &call, SharedConversion((self.serving.handle)())),
+                    _ => null_answer(&gate, &call, SharedConversion(handle())),
                 });
             }
         }
-        self.own(&line.asked, now, 0)
+        self.own(&line.asked, now)
     }
 
     /// Makes page calls that arrived together, with one write, and returns their answers. A call
@@ -214,14 +212,14 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
     }
 
     fn failed(&mut self, error: &S::Error) {
-        self.store_errors += 1;
+        self.counts.store_errors += 1;
         self.remember(error);
         (self.serving.warn)(&error.to_string());
     }
 
     fn remember(&mut self, error: &S::Error) {
-        self.last_store_error = Some(error.to_string());
-        self.last_advice = error.advice();
+        self.counts.last_store_error = Some(error.to_string());
+        self.counts.last_advice = error.advice();
     }
 
     /// Carries out a request of the user or of a developer.
@@ -229,14 +227,15 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
         &mut self,
         asked: &LineRequest,
         now: Timestamp,
-        missed: u64,
     ) -> Result<AgentAnswer, AgentAnswer> {
         let failed = |error: AgentError<S::Error>| AgentAnswer::failed(&error);
         let store = |error: S::Error| AgentAnswer::failed(&AgentError::Store(error));
+        /// The most filters in one answer.
+        const PAGE: usize = 1000;
+        /// The most entries of history or impressions in one answer.
+        const LISTED: usize = 200;
         Ok(match asked {
             LineRequest::Budgets(behind) => {
-                /// The most filters in one answer.
-                const PAGE: usize = 1000;
                 let agent = self.agent();
                 let (budgets, next) = agent.filter_balances_page(*behind, PAGE).map_err(store)?;
                 AgentAnswer::budgets(&budgets, next, &agent.eras().map_err(store)?)
@@ -250,9 +249,22 @@ impl<S: Storage<Error: Reason>, R: Randomness> Server<S, R> {
                         None
                     }
                 };
-                let last = self.last_store_error.as_deref();
-                AgentAnswer::status(status.as_ref(), missed, self.store_errors, last)
-                    .with_advice(self.last_advice.clone())
+                let config = self.player.agent.config();
+                AgentAnswer::status(status.as_ref(), config, now, &self.counts)
+            }
+            LineRequest::History { behind, site } => {
+                let site = site.as_deref().map(|host| self.agent().config().site(host));
+                let site = site
+                    .transpose()
+                    .map_err(|error| failed(ApiError::from(error).into()))?;
+                let page = self.agent().history(*behind, site.as_ref(), LISTED);
+                let (entries, next) = page.map_err(store)?;
+                AgentAnswer::history(&entries, next)
+            }
+            LineRequest::Impressions(behind) => {
+                let page = self.agent().impressions(*behind, LISTED);
+                let (impressions, next) = page.map_err(store)?;
+                AgentAnswer::impressions(&impressions, next)
             }
             LineRequest::Explain(request) => {
                 match self.player.explain(request, now).map_err(failed)? {

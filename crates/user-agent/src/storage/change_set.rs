@@ -7,6 +7,7 @@ use bigbird::{
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceState, ViewRow};
+use crate::history::HistoryEntry;
 use crate::shared::SharedConversion;
 use crate::site::Site;
 
@@ -31,6 +32,12 @@ pub struct ChangeSet {
     pub objects: Vec<StoredObject>,
     /// Attribution objects to remove, by number.
     pub dropped_objects: Vec<u64>,
+    /// Entries of history to store. They name sites by host, so they keep no name in use.
+    pub recorded: Vec<HistoryEntry>,
+    /// Entries of history to remove, by number.
+    pub unrecorded: Vec<u64>,
+    /// True if every entry of history is removed.
+    pub history_cleared: bool,
     /// Epochs whose rows are removed.
     pub forgotten: Option<ForgottenEpochs>,
     /// Sites that lose their number.
@@ -76,6 +83,10 @@ pub struct ForgottenEpochs {
     /// Its admissions and impressions are removed. What it paid stays, and so do sites closed until
     /// then.
     pub unreachable: EpochIndex,
+    /// Entries of history of epochs before this one are removed, because no request can reach these
+    /// epochs any more. An epoch that the user cleared does not count: its entries went at once, and
+    /// what happens in the rest of it is shown like anything else.
+    pub history: EpochIndex,
     /// The most rows of each kind that are removed at a time, except objects. A store that can
     /// remove all of them in a moment may remove more.
     pub most: u32,

@@ -13,9 +13,10 @@ use bigbird::attribution::SiteSize;
 use bigbird::{AttributionQuery, EpochIndex, EventStore, LedgerView, SiteId};
 
 pub use change_set::{ChangeSet, ForgottenEpochs, SavedImpression, StoredObject};
-pub use rows::{ImpressionSelection, RowPlace, RowSet, ViewRow};
+pub use rows::{ImpressionSelection, ListedRows, RowPlace, RowSet, ViewRow};
 pub use state::DeviceState;
 
+use crate::history::HistoryKind;
 use crate::shared::SharedConversion;
 use crate::site::Site;
 
@@ -97,6 +98,38 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
         Ok(false)
     }
 
+    /// Visits the last rows of a kind before a place, or the last ones of all: at most `most`, in any
+    /// order. Returns true if there are more before them. This is for pages that show the newest
+    /// rows first.
+    fn visit_last(
+        &self,
+        rows: ListedRows,
+        before: Option<RowPlace>,
+        most: usize,
+        visit: &mut dyn FnMut(ViewRow<'_>),
+    ) -> Result<bool, E> {
+        let rows = rows.all();
+        let mut places = Vec::new();
+        self.visit(rows, &mut |row| {
+            let place = row.place();
+            if before.is_none_or(|before| place < before) {
+                places.push(place);
+            }
+        })?;
+        places.sort_unstable();
+        let more = places.len() > most;
+        let Some(&first) = places[places.len().saturating_sub(most)..].first() else {
+            return Ok(more);
+        };
+        self.visit(rows, &mut |row| {
+            let place = row.place();
+            if place >= first && before.is_none_or(|before| place < before) {
+                visit(row);
+            }
+        })?;
+        Ok(more)
+    }
+
     /// A number that grows by one with each committed transaction of any process. Work in slices
     /// uses it to notice that another process has changed something in between.
     fn revision(&self) -> Result<u64, E>;
@@ -152,6 +185,29 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
         Ok(objects)
     }
 
+    /// The largest number of an entry of history.
+    fn last_entry(&self) -> Result<Option<u64>, E> {
+        let mut last = None;
+        self.visit(RowSet::HistoryKeys, &mut |row| {
+            if let ViewRow::HistoryKey(key) = row {
+                last = last.max(Some(key.number));
+            }
+        })?;
+        Ok(last)
+    }
+
+    /// The number and the kind of every entry of history about a call that a site made.
+    fn entries_by(&self, caller: &Site) -> Result<Vec<(u64, HistoryKind)>, E> {
+        let mut entries = Vec::new();
+        self.visit(RowSet::HistoryKeys, &mut |row| match row {
+            ViewRow::HistoryKey(key) if key.caller == caller.as_str() => {
+                entries.push((key.number, key.kind));
+            }
+            _ => {}
+        })?;
+        Ok(entries)
+    }
+
     /// The first result of `say` for a row of a kind.
     fn first<A>(
         &self,
@@ -182,6 +238,7 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
             RowSet::Admissions,
             RowSet::Closings,
             RowSet::Objects,
+            RowSet::HistoryKeys,
         ] {
             self.visit(rows, &mut |row| {
                 found |= match row {
@@ -189,7 +246,8 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
                     ViewRow::Object(stored) => stored.object.created() < pruned,
                     ViewRow::Closing(_, until) => until < pruned,
                     ViewRow::Admission(_, epoch, _) => epoch < unreachable,
-                    ViewRow::Name(..) | ViewRow::Impression(..) => false,
+                    ViewRow::HistoryKey(key) => key.epoch < forgotten.history,
+                    ViewRow::Name(..) | ViewRow::Impression(..) | ViewRow::History(_) => false,
                 };
             })?;
         }

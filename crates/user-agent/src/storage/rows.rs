@@ -3,6 +3,7 @@
 use bigbird::{EpochIndex, Filter, Impression, MicroEpsilon, SiteId, UserAction};
 
 use super::StoredObject;
+use crate::history::{HistoryEntry, HistoryKey};
 use crate::site::Site;
 
 /// The place of a row among the rows of its kind.
@@ -23,6 +24,28 @@ pub enum RowSet {
     Objects,
     /// Impressions. A store may visit more than the selected ones.
     Impressions(ImpressionSelection),
+    /// Entries of history. No rule of the API reads them.
+    History,
+    /// Entries of history without what they tell, so that visiting all of them is cheap.
+    HistoryKeys,
+}
+
+/// Kinds of rows that are listed for the user, newest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListedRows {
+    /// Entries of history.
+    History,
+    /// The impressions of an epoch and of all later ones. A store may visit more.
+    ImpressionsFrom(EpochIndex),
+}
+
+impl ListedRows {
+    pub(super) fn all(self) -> RowSet {
+        match self {
+            Self::History => RowSet::History,
+            Self::ImpressionsFrom(first) => RowSet::Impressions(ImpressionSelection::From(first)),
+        }
+    }
 }
 
 /// Impressions to visit.
@@ -53,6 +76,10 @@ pub enum ViewRow<'r> {
     Object(&'r StoredObject),
     /// An impression, with its epoch and its place in the order of saving.
     Impression(EpochIndex, u32, Impression<'r>),
+    /// An entry of history.
+    History(&'r HistoryEntry),
+    /// An entry of history without what it tells.
+    HistoryKey(HistoryKey<'r>),
 }
 
 impl ViewRow<'_> {
@@ -72,6 +99,8 @@ impl ViewRow<'_> {
             }
             Self::Object(stored) => [stored.number.cast_signed(), 0, 0],
             Self::Impression(epoch, order, _) => [epoch.0, i64::from(order), 0],
+            Self::History(entry) => [entry.number.cast_signed(), 0, 0],
+            Self::HistoryKey(key) => [key.number.cast_signed(), 0, 0],
         }
     }
 
@@ -79,7 +108,7 @@ impl ViewRow<'_> {
     /// numbers.
     pub fn each_site(&self, each: &mut dyn FnMut(SiteId)) {
         match self {
-            Self::Name(..) => {}
+            Self::Name(..) | Self::History(_) | Self::HistoryKey(_) => {}
             Self::Filter(_, filter, _) => filter.site().into_iter().for_each(each),
             Self::Admission(_, _, site) | Self::Closing(site, _) => each(*site),
             Self::Object(stored) => stored.object.sites().for_each(each),
