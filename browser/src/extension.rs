@@ -53,6 +53,7 @@ const FILES: &[(&str, &[u8])] = files![
     "internals/protocol.js",
     "internals/record-list.js",
     "internals/state.js",
+    "internals/toast.js",
     "internals/toolbar.js",
     "internals/views/actions.js",
     "internals/views/ads.js",

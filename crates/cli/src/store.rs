@@ -84,6 +84,7 @@ pub(crate) fn run(command: &StoreCommand) -> CommandResult {
                 sites,
                 impressions,
                 objects,
+                ..
             } = checked.map_err(|error| unusable(&error))?;
             format!(
                 "The store is intact: {}, {}, {}, {}.\n",
