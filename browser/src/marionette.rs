@@ -81,7 +81,10 @@ impl Marionette {
                 Value::Null => Ok(answer[3].clone()),
                 error => Err(BrowserError::Refused {
                     command,
-                    message: error["message"].as_str().unwrap_or("unknown error").to_owned(),
+                    message: error["message"]
+                        .as_str()
+                        .unwrap_or("unknown error")
+                        .to_owned(),
                 }),
             };
         }
@@ -93,7 +96,9 @@ impl Marionette {
         // A length has at most seven digits.
         (&mut self.stream).take(8).read_until(b':', &mut length)?;
         let digits = length.strip_suffix(b":").unwrap_or_default();
-        let length = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
+        let length = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|text| text.parse().ok());
         let length: usize = length.ok_or_else(|| invalid("a message has no length"))?;
         if length > LONGEST {
             return Err(invalid("a message is too long"));

@@ -113,7 +113,9 @@ impl ThrowawayBrowser {
             Signal::Terminate => rustix::process::Signal::TERM,
             Signal::Kill => rustix::process::Signal::KILL,
         };
-        let id = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        let id = i32::try_from(self.process.id())
+            .ok()
+            .and_then(Pid::from_raw);
         if let Some(id) = id {
             // The group may be gone already.
             let _ = kill_process_group(id, signal);
@@ -165,12 +167,14 @@ impl ThrowawayOptions<'_> {
     fn register_host(&self) -> Result<(), BrowserError> {
         let launcher = self.folder.join("native-host");
         let mut host = self.host.clone();
-        host.arguments.extend(["--folder".into(), self.folder.join("stores").into()]);
+        host.arguments
+            .extend(["--folder".into(), self.folder.join("stores").into()]);
         let services = self.config.services_toml()?;
         if !services.is_empty() {
             let path = self.folder.join("aggregation-services.toml");
             write_file(&path, services.as_bytes(), false)?;
-            host.arguments.extend(["--aggregation-services".into(), path.into()]);
+            host.arguments
+                .extend(["--aggregation-services".into(), path.into()]);
         }
         write_file(&launcher, host.launcher()?.as_bytes(), true)?;
         let manifests = match self.kind.is_firefox() {
@@ -249,7 +253,11 @@ impl ThrowawayOptions<'_> {
         extension: &Path,
     ) -> Result<ThrowawayBrowser, BrowserError> {
         let profile = self.profile();
-        write_file(&profile.join("user.js"), self.preferences().as_bytes(), false)?;
+        write_file(
+            &profile.join("user.js"),
+            self.preferences().as_bytes(),
+            false,
+        )?;
         let port_file = profile.join(PORT_FILE);
         let _ = fs::remove_file(&port_file);
         let mut command = Command::new(program);
@@ -313,7 +321,10 @@ impl ThrowawayOptions<'_> {
                 ("network.dns.disablePrefetch", json!(true)),
                 ("network.prefetch-next", json!(false)),
                 ("network.trr.mode", json!(5)),
-                ("browser.safebrowsing.downloads.remote.enabled", json!(false)),
+                (
+                    "browser.safebrowsing.downloads.remote.enabled",
+                    json!(false),
+                ),
                 ("extensions.update.enabled", json!(false)),
                 ("security.OCSP.enabled", json!(0)),
             ]);

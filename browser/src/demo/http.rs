@@ -42,7 +42,10 @@ pub(super) fn read_request<R: Read>(input: &mut BufReader<R>) -> io::Result<Opti
         _ => return Err(invalid("the head of a request is malformed")),
     }
     let header = |name: &str| {
-        let found = request.headers.iter().find(|it| it.name.eq_ignore_ascii_case(name));
+        let found = request
+            .headers
+            .iter()
+            .find(|it| it.name.eq_ignore_ascii_case(name));
         found.and_then(|it| std::str::from_utf8(it.value).ok())
     };
     let target = request.path.unwrap_or("/");
@@ -120,10 +123,17 @@ mod tests {
 
     #[test]
     fn requests_are_read_with_their_body() {
-        let text = "POST /reports?x=1 HTTP/1.1\r\nHost: Shop.Example\r\nContent-Length: 3\r\n\r\nabc";
+        let text =
+            "POST /reports?x=1 HTTP/1.1\r\nHost: Shop.Example\r\nContent-Length: 3\r\n\r\nabc";
         let request = read(text).unwrap().unwrap();
-        assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/reports"));
-        assert_eq!((request.query.as_str(), request.body.as_slice()), ("x=1", &b"abc"[..]));
+        assert_eq!(
+            (request.method.as_str(), request.path.as_str()),
+            ("POST", "/reports")
+        );
+        assert_eq!(
+            (request.query.as_str(), request.body.as_slice()),
+            ("x=1", &b"abc"[..])
+        );
         assert_eq!(request.host.as_deref(), Some("shop.example"));
         assert!(!request.last);
         assert_eq!(read("").unwrap(), None);

@@ -33,9 +33,6 @@ use aggregates::Aggregates;
 use http::{HttpAnswer, HttpRequest, read_request};
 use sites::DemoSites;
 
-/// The number of simulated people. With fewer, noise would hide the sums.
-const PEOPLE: u32 = 400;
-
 /// The seed of the simulated people.
 const SEED: u64 = 16;
 
@@ -53,6 +50,8 @@ pub struct DemoOptions {
     pub keys: [AggregatorKeys; 2],
     /// The name of the rules of the visitor's browser, which the guide explains.
     pub rules: String,
+    /// The number of simulated people. With much fewer than 400, noise hides the sums.
+    pub people: u32,
     /// The current time.
     pub now: Timestamp,
 }
@@ -76,11 +75,10 @@ impl DemoServer {
             service,
             keys,
             rules,
+            people,
             now,
         } = options;
-        let failed = |operation| {
-            move |message: String| BrowserError::Demo { operation, message }
-        };
+        let failed = |operation| move |message: String| BrowserError::Demo { operation, message };
         let certificate = DemoCertificate::new().map_err(failed("make a certificate"))?;
         let tls = Arc::new(certificate.tls().map_err(failed("set up TLS"))?);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
@@ -93,14 +91,14 @@ impl DemoServer {
             aggregates: Mutex::new(Aggregates::new(&service, keys, now)?),
             rules,
         });
-        let people = Arc::clone(&sites);
+        let crowd = Arc::clone(&sites);
         thread::spawn(move || {
             let mut services = ConfiguredServices::new();
             services.insert(service);
             let sealer = DapSealer::new(services);
             // If this fails, the page says that nobody has bought anything yet.
-            if let Ok(played) = DemoPopulation::play(PEOPLE, SEED, EPSILON, &sealer, now) {
-                people.lock().add_people(played.devices, &played.reports);
+            if let Ok(played) = DemoPopulation::play(people, SEED, EPSILON, &sealer, now) {
+                crowd.lock().add_people(played.devices, &played.reports);
             }
         });
         thread::spawn(move || {
@@ -184,7 +182,9 @@ fn serve(sites: &DemoSites, tls: &Arc<ServerConfig>, stream: TcpStream) -> io::R
                 .with_header("Connection", "close")
                 .write(stream.get_mut());
         };
-        stream.get_mut().write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?;
+        stream
+            .get_mut()
+            .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?;
         host = Some(asked);
     }
     let connection = ServerConnection::new(Arc::clone(tls)).map_err(io::Error::other)?;

@@ -126,6 +126,8 @@ impl DemoSites {
     }
 
     pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, Aggregates> {
-        self.aggregates.lock().unwrap_or_else(PoisonError::into_inner)
+        self.aggregates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

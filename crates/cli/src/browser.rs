@@ -183,7 +183,11 @@ fn remove(args: &UninstallArgs) -> CommandResult {
     let folders = UserFolders::from_environment()?;
     let removal = uninstall(args.browser, &folders, args.dry_run)?;
     let mut text = String::new();
-    let verb = if args.dry_run { "Would remove" } else { "Removed" };
+    let verb = if args.dry_run {
+        "Would remove"
+    } else {
+        "Removed"
+    };
     for path in &removal.removed {
         writeln!(text, "{verb} {}", path.display())?;
     }
@@ -227,6 +231,7 @@ pub(crate) fn demo(args: &BrowserDemoArgs) -> CommandResult {
         service,
         keys,
         rules: args.profile.to_string(),
+        people: 400,
         now: wall_clock(),
     })?;
     let arguments = vec![
@@ -236,7 +241,8 @@ pub(crate) fn demo(args: &BrowserDemoArgs) -> CommandResult {
         args.release_after.to_string().into(),
     ];
     if !args.no_open {
-        args.window.run(&config, arguments, GUIDE, Some(server.proxy()))?;
+        args.window
+            .run(&config, arguments, GUIDE, Some(server.proxy()))?;
         return Ok((String::new(), true));
     }
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -352,7 +358,9 @@ impl ExtensionArgs {
 
 /// The path of this program, which browsers start.
 fn this_program() -> Result<PathBuf, CommandError> {
-    env::current_exe().and_then(|path| path.canonicalize()).map_err(|error| {
-        CommandError::because(format!("cannot find the path of this program: {error}"))
-    })
+    env::current_exe()
+        .and_then(|path| path.canonicalize())
+        .map_err(|error| {
+            CommandError::because(format!("cannot find the path of this program: {error}"))
+        })
 }
