@@ -152,10 +152,8 @@ impl Installation {
         });
         let lines: String = lines.collect::<Result<_, _>>()?;
         write_file(&list, lines.as_bytes(), false)?;
-        let files = self.files.iter();
-        files
-            .map(|file| write_file(&file.path, &file.content, file.executable))
-            .collect()
+        let mut files = self.files.iter();
+        files.try_for_each(|file| write_file(&file.path, &file.content, file.executable))
     }
 
     /// The steps that are left to the user, because browsers do not let a program take them.

@@ -68,7 +68,7 @@ impl ThrowawayBrowser {
     ///
     /// # Errors
     /// If the browser is not installed, does not start, or refuses the extension.
-    pub fn start(options: ThrowawayOptions<'_>) -> Result<Self, BrowserError> {
+    pub fn start(options: &ThrowawayOptions<'_>) -> Result<Self, BrowserError> {
         let program = options.kind.program()?;
         let extension = options.prepare()?;
         match options.kind.is_firefox() {

@@ -130,7 +130,7 @@ impl Aggregates {
     }
 
     /// Everything that the shop's page shows.
-    pub(super) fn to_json(&mut self) -> Value {
+    pub(super) fn facts(&mut self) -> Value {
         let [leader, helper] = self.sums.clone();
         let truth = self.together(&leader, &helper);
         if self.noised.is_none() {

@@ -120,7 +120,7 @@ impl DemoSites {
 
     /// What the guide and the shop's page show, as it is now.
     fn facts(&self) -> HttpAnswer {
-        let mut facts = self.lock().to_json();
+        let mut facts = self.lock().facts();
         facts["rules"] = json!(self.rules);
         HttpAnswer::new("application/json", facts.to_string())
     }

@@ -318,7 +318,7 @@ impl WindowArgs {
         };
         let interrupted = Arc::new(AtomicBool::new(false));
         signals::notice_interrupts(&interrupted);
-        let mut browser = ThrowawayBrowser::start(ThrowawayOptions {
+        let mut browser = ThrowawayBrowser::start(&ThrowawayOptions {
             kind,
             folder: &folder,
             config,
