@@ -167,7 +167,7 @@ impl Installation {
                      Firefox refuses it without a message. Open about:config and set \
                      xpinstall.signatures.required to false."
                         .to_owned(),
-                    "Start Firefox again, open about:addons, and switch on \"Big Bird\".".to_owned(),
+                    "Start Firefox again, open about:addons and switch on \"Big Bird\".".to_owned(),
                 ]),
                 None => steps.extend([
                     "Firefox keeps only signed extensions. This one is not signed, so it is loaded \

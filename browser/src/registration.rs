@@ -123,10 +123,14 @@ mod tests {
                 .to_vec(),
         };
         let launcher = command.launcher().unwrap();
-        assert_eq!(
-            launcher.lines().last().unwrap(),
-            r#"exec '/opt/big bird/bigbird' native-host --folder '/home/o'\''hara/data' '' '$(true) "x" `y` \z' "$@""#
-        );
+        let expected = [
+            "exec '/opt/big bird/bigbird' native-host --folder",
+            r"'/home/o'\''hara/data'",
+            "''",
+            r#"'$(true) "x" `y` \z'"#,
+            "\"$@\"",
+        ];
+        assert_eq!(launcher.lines().last().unwrap(), expected.join(" "));
     }
 
     #[test]

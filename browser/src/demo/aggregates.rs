@@ -102,8 +102,8 @@ impl Aggregates {
         });
     }
 
-    /// Verifies a report and adds its shares to the sums. Returns what it holds, which only somebody
-    /// with both keys can know.
+    /// Verifies a report and adds its shares to the sums. Returns what it holds, which only
+    /// somebody with both keys can know.
     fn add(&mut self, report: &[u8]) -> Result<Vec<i64>, String> {
         let report = DapReport::get_decoded(report).map_err(|_| "not a report".to_owned())?;
         let id = report.metadata.report_id;

@@ -1,5 +1,5 @@
-//! The demonstration: publishers, a shop, an ad-tech company, an aggregation service and an attacker
-//! with its Sybil domains, on one port of this machine.
+//! The demonstration: publishers, a shop, an ad-tech company, an aggregation service and an
+//! attacker with its Sybil domains, on one port of this machine.
 //!
 //! The port is an HTTP proxy. A browser that makes all its connections through it reaches these
 //! sites over HTTPS under their own names, and nothing else: other hosts get an error.

@@ -173,7 +173,8 @@ fn install(args: &InstallArgs) -> CommandResult {
     }
     writeln!(
         text,
-        "\nStores will be in {}.\nRemove all of it with `bigbird browser uninstall --browser {kind}`.",
+        "\nStores will be in {}.\n\
+         Remove all of it with `bigbird browser uninstall --browser {kind}`.",
         installation.stores.display()
     )?;
     Ok((text, true))
