@@ -261,6 +261,16 @@ export async function evaluateInChrome(browser, code, ...args) {
     return JSON.parse(result.value);
 }
 
+/** The programs that run, which must not outlive the tests. @type {Set<Program>} */
+const programs = new Set();
+
+process.on("exit", () => {
+    for (const program of programs) program.signal();
+});
+for (const signal of /** @type {const} */ (["SIGINT", "SIGTERM", "SIGHUP"])) {
+    process.once(signal, () => process.exit(1));
+}
+
 /** A process of a browser, and what it prints. */
 class Program {
     output = "";
@@ -287,6 +297,7 @@ class Program {
                 this.#child.emit("output");
             });
         }
+        programs.add(this);
         /** @type {Promise<string>} */
         this.ended = new Promise((resolve) => {
             this.#child.once("error", (error) => resolve(`${command}: ${error.message}`));
@@ -318,15 +329,20 @@ class Program {
 
     /** Ends the browser and every process that it started. */
     async kill() {
-        const pid = this.#child.pid;
-        if (pid === undefined) return;
+        this.signal();
+        await this.ended;
+    }
+
+    /** Tells the browser and every process that it started to end. */
+    signal() {
+        programs.delete(this);
+        if (this.#child.pid === undefined) return;
         try {
             // The group: browsers are started through scripts, and consist of many processes.
-            process.kill(-pid, "SIGKILL");
+            process.kill(-this.#child.pid, "SIGKILL");
         } catch {
             // It ended by itself.
         }
-        await this.ended;
     }
 }
 

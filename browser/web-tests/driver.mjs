@@ -266,10 +266,13 @@ export class Driver {
         // Puppeteer's `newPage` takes whatever window is in front, which may be a private one.
         const browser = this.#browser.puppeteer;
         this.#home ??= browser.pages().then((pages) => pages[0]);
-        const { context } = await bidi(browser, "browsingContext.create", {
-            type: "tab",
-            referenceContext: contextOf(beside?.page ?? await this.#home),
-        });
+        const referenceContext = contextOf(beside?.page ?? await this.#home);
+        const { context } = await retryDiscarded(() =>
+            bidi(browser, "browsingContext.create", {
+                type: "tab",
+                referenceContext,
+                background: true,
+            }));
         const page = await this.eventually("the new tab", async () =>
             (await browser.pages()).find((page) => contextOf(page) === context));
         return this.adopt(page);
@@ -471,9 +474,15 @@ class View {
      */
     async #input(what, action) {
         await this.driver.takeTurn(async () => {
-            await withLimit(this.page.bringToFront(), STEP_LIMIT, `bring to front for ${what}`);
+            await this.bringToFront();
             await withLimit(action(), STEP_LIMIT, what);
         });
+    }
+
+    /** Brings the tab to the front of its window; see `takeTurn`. */
+    async bringToFront() {
+        await retryDiscarded(() =>
+            withLimit(this.page.bringToFront(), STEP_LIMIT, "bringing a tab to the front"));
     }
 
     /**
@@ -569,7 +578,7 @@ export class Tab extends View {
         }
         // Firefox takes a navigation for typed if it begins in the window in front.
         await this.driver.takeTurn(async () => {
-            await this.#page.bringToFront();
+            await this.bringToFront();
             await this.settles(() => this.#inWindow((tab, url) => {
                 const window = tab.ownerDocument.defaultView;
                 window.gURLBar.focus();
@@ -665,7 +674,7 @@ export class Tab extends View {
      */
     async screenshot(path) {
         await this.driver.takeTurn(async () => {
-            await this.#page.bringToFront();
+            await this.bringToFront();
             await this.#page.screenshot({ path: /** @type {`${string}.png`} */ (path) });
         });
     }
@@ -747,6 +756,24 @@ async function evaluateInSession(session, source) {
         throw new Error(`in the service worker: ${exception?.description ?? text}`);
     }
     return JSON.parse(result.value ?? "null");
+}
+
+/**
+ * Repeats a command that fails because Firefox waits for the tab in front to become hidden, and
+ * another test closes that.
+ *
+ * @template T
+ * @param {() => Promise<T>} command
+ * @returns {Promise<T>}
+ */
+async function retryDiscarded(command) {
+    for (let attempt = 1; ; attempt += 1) {
+        try {
+            return await command();
+        } catch (error) {
+            if (attempt === 5 || !String(error).includes("DiscardedBrowsingContext")) throw error;
+        }
+    }
 }
 
 /** @param {number} [milliseconds] */

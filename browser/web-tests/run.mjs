@@ -30,6 +30,11 @@ const { values: flags } = parseArgs({
     },
 });
 
+// What a test still waits for when it fails or ends is rejected with its tabs, and is not news.
+process.on("unhandledRejection", (reason) => {
+    if (flags.verbose) console.log(`rejected, and nobody waits for it: ${oneLine(reason)}`);
+});
+
 process.exit((await main()) ? 0 : 1);
 
 async function main() {

@@ -44,6 +44,8 @@ export class RecordList {
     /** @type {Map<string, string>} */
     #texts = new Map();
     #incomplete = false;
+    /** True while older records are being read. */
+    #asked = false;
     #notice = new Notice();
     #more = el("button", { type: "button", class: "more" }, "Show more");
 
@@ -80,6 +82,7 @@ export class RecordList {
     update(records, source) {
         this.#records = records;
         this.#incomplete = source.incomplete;
+        this.#asked &&= source.stale;
         this.#texts.clear();
         this.#notice.error = source.error;
         this.#notice.waiting = !source.read;
@@ -149,18 +152,21 @@ export class RecordList {
 
     #showMore() {
         const first = this.#shown;
-        this.#shown += STEP;
-        if (this.#matching.length > first) {
-            this.#render();
-            // The button may be gone, and the first new record is where reading goes on.
-            const next = this.#options.container.children[first];
-            const target = next?.querySelector("summary, a, button") ?? next;
-            if (target instanceof HTMLElement && this.#more.hidden) {
-                target.focus();
+        if (this.#matching.length <= first) {
+            if (!this.#asked) {
+                this.#asked = true;
+                this.#shown += STEP;
+                this.#options.onMore();
             }
+            return;
         }
-        if (this.#incomplete && this.#matching.length <= this.#shown) {
-            this.#options.onMore();
+        this.#shown += STEP;
+        this.#render();
+        // The button may be gone, and the first new record is where reading goes on.
+        const next = this.#options.container.children[first];
+        const target = next?.querySelector("summary, a, button") ?? next;
+        if (target instanceof HTMLElement && this.#more.hidden) {
+            target.focus();
         }
     }
 }

@@ -35,8 +35,8 @@ export const WORDS = [
         name: "Report",
         short: "What leaves this device after a conversion: the value of the conversion, divided "
             + "over buckets and encrypted.",
-        more: "No single report can be read. An aggregation service adds up the reports of many "
-            + "people and adds noise. The querier gets only that noisy sum.",
+        more: "No organisation can read a report alone. An aggregation service adds up the "
+            + "reports of many people and adds noise. The querier gets only that noisy sum.",
     },
     {
         id: "null-report",

@@ -1,6 +1,7 @@
 /**
  * Tests of the internals page: what it shows, what it sends, and who can use it. Each prints one
- * line if it fails. `node test.mjs [WORDS]` runs those whose names contain the words.
+ * line if it fails. `node test.mjs [WORDS]` runs those whose names contain the words, in Chromium,
+ * or in Firefox with `BROWSER=firefox`.
  */
 
 import assert from "node:assert/strict";
@@ -17,7 +18,7 @@ const RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-pra
 
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const { url, server } = await serve();
-const browser = await launch();
+const browser = await launch(process.env.BROWSER);
 /** @type {[string, () => Promise<void>][]} */
 const tests = [];
 const test = (name, run) => tests.push([name, run]);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
-use bigbird_store::{CheckReport, EpochSummary, Reset, StoreError, StoreSummary};
+use bigbird_store::{CheckReport, EpochSummary, Problem, Reset, StoreError, StoreSummary};
 use bigbird_user_agent::protocol::{budget_json, rules_json};
 use bigbird_user_agent::{Era, FilterBalance, Rules};
 use serde_json::{Value, json};
@@ -162,8 +162,13 @@ fn told_of_reset(reset: &Reset) -> String {
 
 /// The error of a store that cannot be used, with advice, in one line.
 pub(crate) fn unusable(error: &StoreError) -> CommandError {
-    let advice = error.advice().map(|advice| format!("; {advice}"));
-    let advice = advice.unwrap_or_default();
+    let advice = match error.problem() {
+        // A log without its store: a reset would find nothing, and an empty store refunds all.
+        Problem::Damaged(_) if !error.path().exists() => "; restore the store file beside its log",
+        Problem::Damaged(_) => "; `bigbird store reset` starts over without giving budgets back",
+        problem if problem.is_transient() => "; nothing was lost, try again",
+        _ => "",
+    };
     CommandError::because(format!("{error}{advice}"))
 }
 
@@ -173,7 +178,8 @@ fn checked_json(checked: &Result<CheckReport, StoreError>) -> Value {
             "ok": true,
             "filters": checked.filters,
             "impressions": checked.impressions,
-            "objects": checked.objects,
+            "sites": checked.sites,
+            "history": checked.history,
             "sites": checked.sites,
         }),
         Err(error) => json!({

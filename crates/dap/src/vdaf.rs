@@ -168,8 +168,8 @@ impl VdafParameters {
         Ok(parameters)
     }
 
-    /// The number of bytes of the public share, and of the shares of the leader and of the helper. It
-    /// is computed without making any share.
+    /// The number of bytes of the public share, and of the shares of the leader and of the helper.
+    /// It is computed without making any share.
     pub(crate) fn share_lengths(&self) -> (usize, [usize; 2]) {
         /// The lengths of an element of the field and of a seed.
         const ELEMENT: usize = 16;

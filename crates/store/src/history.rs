@@ -75,8 +75,8 @@ fn read(row: &SqlRow<'_>) -> Result<HistoryEntry, Problem> {
     Ok(entry)
 }
 
-/// Verifies entries and passes each to `each`, in the order of their numbers: those behind the place
-/// `behind`, and at most `most` of them. Returns true if more are left.
+/// Verifies entries and passes each to `each`, in the order of their numbers: those behind the
+/// place `behind`, and at most `most` of them. Returns true if more are left.
 pub(crate) fn scan(
     connection: &Connection,
     behind: Option<RowPlace>,

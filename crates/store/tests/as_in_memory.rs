@@ -7,7 +7,7 @@ use bigbird::{Decision, Profile, ReadLimits, Timestamp};
 use bigbird_store::{SqliteStore, StoreOptions};
 use bigbird_user_agent::{
     Call, ConversionAnswer, ConversionOptions, ImpressionOptions, QuerierRole, SharedConversion,
-    SharedConversionAnswer, Storage, UserAgent, View as _,
+    SharedConversionAnswer, Site, Storage, UserAgent, View as _,
 };
 use common::{DAY, SERVICE, SequenceRandomness, by, config, consumed, folder, open, released};
 use proptest::prelude::*;
@@ -314,6 +314,27 @@ fn agree(profile: Profile, limit: u32, history: &[(HistoryEvent, i64)]) {
             consumed(&in_memory),
             "{event:?}"
         );
+        let Ok((in_memory, next)) = memory.history(None, None, 7);
+        let in_file = agent.history(None, None, 7).unwrap();
+        assert_eq!(in_file, (in_memory, next), "{event:?}");
+    }
+    let agent = file.as_mut().unwrap();
+    let site = Site::from_stored(host(1));
+    for site in [None, Some(&site)] {
+        let Ok(in_memory) = memory.history(None, site, usize::MAX);
+        assert_eq!(agent.history(None, site, usize::MAX).unwrap(), in_memory);
+    }
+    // Each store has places of its own.
+    let mut behind = (None, None);
+    loop {
+        let (in_file, next) = agent.impressions(behind.0, 5).unwrap();
+        let Ok((in_memory, in_memory_next)) = memory.impressions(behind.1, 5);
+        assert_eq!(in_file, in_memory);
+        assert_eq!(next.is_some(), in_memory_next.is_some());
+        behind = (next, in_memory_next);
+        if next.is_none() {
+            break;
+        }
     }
     let Ok(()) = memory.maintain(Timestamp(now));
     file.as_mut().unwrap().maintain(Timestamp(now)).unwrap();
@@ -325,6 +346,8 @@ fn agree(profile: Profile, limit: u32, history: &[(HistoryEvent, i64)]) {
     );
     let Ok(objects) = memory.storage_mut().begin().and_then(|tx| tx.objects());
     assert_eq!(checked.objects, objects.len() as u64);
+    let Ok((entries, _)) = memory.history(None, None, usize::MAX);
+    assert_eq!(checked.history, entries.len() as u64);
 }
 
 fn histories() -> impl Strategy<Value = Vec<(HistoryEvent, i64)>> {

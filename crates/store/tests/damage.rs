@@ -362,6 +362,43 @@ fn impressions_that_were_altered_are_noticed_when_they_are_read() {
     }
 }
 
+/// History that was altered is noticed by `check` and when it is shown. Calls go on, because no
+/// call reads it. Entries that were deleted are only missing.
+#[test]
+fn history_that_was_altered_is_noticed_when_it_is_shown() {
+    for change in [
+        "UPDATE history SET epoch = epoch + 1",
+        "UPDATE history SET kind = 1 - kind WHERE kind < 2",
+        "UPDATE history SET kind = 9",
+        "UPDATE history SET site = site || 'x'",
+        "UPDATE history SET caller = site, site = caller || 'x'",
+        "UPDATE history SET body = replace(body, 'example', 'elpmaxe')",
+        "UPDATE history SET number = number + 1000",
+    ] {
+        let folder = folder();
+        let (path, config) = sample(&folder);
+        let altered = by_hand(&path).execute(change, []).unwrap();
+        assert!(altered > 0, "{change}");
+        let problem = check(&path).unwrap_err();
+        assert!(
+            problem.to_string().contains("of history"),
+            "{change}: {problem}"
+        );
+        let mut agent = open(&path, &config);
+        let error = agent.history(None, None, usize::MAX).unwrap_err();
+        assert!(
+            matches!(error.problem(), Problem::Damaged(Damage::Row(_))),
+            "{change}: {error}"
+        );
+        measure(&mut agent, &by("shop-9.example", 900, 112 * DAY), 0.1).unwrap();
+    }
+    let folder = folder();
+    let (path, config) = sample(&folder);
+    by_hand(&path).execute("DELETE FROM history", []).unwrap();
+    assert_eq!(check(&path).unwrap().history, 0);
+    use_it(&path, &config).unwrap();
+}
+
 /// An error is one line, also if it is about a statement that does not fit the schema.
 #[test]
 fn a_schema_that_is_not_ours_is_an_error_of_one_line() {
@@ -414,7 +451,7 @@ fn refuses_version_99(connect: impl Fn(&Path) -> Connection) {
     ] {
         assert_eq!(
             error.problem().to_string(),
-            "the schema version is 99, but this program supports versions up to 5"
+            "the schema version is 99, but this program supports versions up to 6"
         );
     }
 }

@@ -255,6 +255,39 @@ fn an_older_store_keeps_its_rules() {
     }
 }
 
+/// A store of an earlier version has no history. What happens from then on is recorded, and is
+/// there when the store is opened again.
+#[test]
+fn history_begins_with_the_migration_and_outlives_a_restart() {
+    for name in OLD {
+        let folder = folder();
+        let path = copy(&folder, name);
+        let mut agent = open(&path);
+        assert_eq!(agent.history(None, None, 9).unwrap().0, [], "{name}");
+        let call = by("shop-1.example", 500, 115 * DAY + 20_000);
+        let _ = agent
+            .measure_conversion(&call, &conversion(0.4, &[]))
+            .unwrap();
+        let recorded = agent.history(None, None, 9).unwrap();
+        assert_eq!(recorded.0.len(), 1, "{name}");
+        drop(agent);
+        assert_eq!(check(&path).unwrap().history, 1, "{name}");
+        let mut agent = open(&path);
+        assert_eq!(agent.history(None, None, 9).unwrap(), recorded, "{name}");
+        agent
+            .clear_browsing_history(&[], true, Timestamp(116 * DAY))
+            .unwrap();
+        drop(agent);
+        assert_eq!(check(&path).unwrap().history, 0, "{name}");
+        // The body of the entry is in no file any more.
+        for file in [path.clone(), folder.file(&format!("{name}-wal"))] {
+            let bytes = fs::read(file).unwrap_or_default();
+            let word = b"reportBytes";
+            assert!(!bytes.windows(word.len()).any(|it| it == word), "{name}");
+        }
+    }
+}
+
 /// The ids of user actions that began before are not used again.
 #[test]
 fn user_actions_are_not_numbered_again() {

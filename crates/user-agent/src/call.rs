@@ -153,8 +153,8 @@ fn numbered_id(number: u64, EpochIndex(epoch): EpochIndex) -> UserAction {
     UserAction(1 << 63 | epoch << 48 | number)
 }
 
-/// The number of a user action with this id, to show to the user. It is the one that the application
-/// gave, if the application numbers actions.
+/// The number of a user action with this id, to show to the user. It is the one that the
+/// application gave, if the application numbers actions.
 pub(crate) const fn number_of(UserAction(id): UserAction) -> u64 {
     match id >> 63 {
         1 => id & Action::LAST_NUMBER,

@@ -159,11 +159,7 @@ impl Explanation {
     /// The explanation in one sentence, for the user.
     pub fn sentence(&self) -> String {
         // Only a shared conversion has no report.
-        let subject = match self.report {
-            None => "The shared conversion",
-            Some(_) => "The report",
-        };
-        ExplanationRecord::from(self).sentence(subject)
+        ExplanationRecord::from(self).sentence(self.report.is_none())
     }
 
     /// Explains a decision. `name` gives the site of a filter. In each epoch at most `quotas`

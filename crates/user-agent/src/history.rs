@@ -284,21 +284,24 @@ impl ExplanationRecord {
         self.epochs.iter().any(|epoch| epoch.passed)
     }
 
-    /// The explanation in one sentence, for people. `subject` is what was made, such as "The
-    /// report".
-    pub(crate) fn sentence(&self, subject: &str) -> String {
+    /// The explanation in one sentence, for people. A shared conversion has no report.
+    pub(crate) fn sentence(&self, is_shared: bool) -> String {
+        let subject = match is_shared {
+            true => "The shared conversion",
+            false => "The report",
+        };
         if !self.any_passed() {
             let why = self.reason();
             return format!("{subject} was null, because {why}.");
         }
-        let passed = || self.epochs.iter().filter(|epoch| epoch.passed);
-        let ads = match passed().map(|epoch| epoch.matched).sum::<usize>() {
+        let passed: Vec<_> = self.epochs.iter().filter(|epoch| epoch.passed).collect();
+        let ads = match passed.iter().map(|epoch| epoch.matched).sum::<usize>() {
             1 => "1 ad".to_owned(),
             ads => format!("{ads} ads"),
         };
-        let indices: Vec<i64> = passed().map(|epoch| epoch.epoch).collect();
+        let indices: Vec<i64> = passed.iter().map(|epoch| epoch.epoch).collect();
         let mut sentence = format!("{subject} was made from {ads} seen in {}", epochs(&indices));
-        if let Some(left) = tightest(passed()) {
+        if let Some(left) = tightest(&passed) {
             sentence += &left;
         }
         let dropped: Vec<i64> = self
@@ -372,10 +375,10 @@ impl ExplanationRecord {
 
 /// What is left of the budget that a report was charged to, in the epoch where the least is left.
 /// It is the querier budget, or the global budget if the querier's was not asked.
-fn tightest<'e>(passed: impl Iterator<Item = &'e EpochAccount> + Clone) -> Option<String> {
+fn tightest(passed: &[&EpochAccount]) -> Option<String> {
     let budgets = [Limit::QuerierBudget, Limit::GlobalBudget];
     budgets.into_iter().find_map(|limit| {
-        let filters = passed.clone().flat_map(|epoch| &epoch.filters);
+        let filters = passed.iter().flat_map(|epoch| &epoch.filters);
         let of_limit = filters.filter(|filter| &*filter.filter == limit.key());
         let left = of_limit.filter_map(|filter| Some((filter.left()?, filter)));
         let (left, filter) = left.min_by_key(|(left, filter)| left.saturating_sub(filter.asked))?;

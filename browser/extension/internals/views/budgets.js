@@ -88,7 +88,8 @@ export class Budgets {
         this.#matching = items.filter((balance) => this.#matches(balance));
         const epochs = byEpoch(this.#matching);
         const current = model.status?.epoch ?? null;
-        if (!filtered && error === null && current !== null && model.eras.length > 0
+        const closed = (model.status?.closedUntil ?? null) !== null;
+        if (!filtered && !closed && error === null && current !== null && model.eras.length > 0
             && !epochs.some((one) => one.epoch === current)) {
             // Nothing was charged in this epoch. Its empty bar says so better than no bar.
             const capacity = eraOf(model.eras, current)?.capacities.globalBudget ?? null;

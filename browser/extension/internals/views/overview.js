@@ -196,10 +196,9 @@ export class Overview {
         const times = epoch === null ? null : epochTimes(model.eras, epoch);
         if (epoch === null || times === null) {
             const known = model.status !== null && model.budgets.error === null;
-            setText(this.#epoch, known && model.budgets.read
-                ? "No epoch has begun yet: the first one begins when a site first uses the API."
-                : "Not known now.");
-            setText(this.#left, "");
+            const none = known && model.budgets.read;
+            setText(this.#epoch, none ? "No epoch has begun" : "Not known now");
+            setText(this.#left, none ? "The first one begins when a site first uses the API." : "");
             this.#bar.element.hidden = true;
             return;
         }
@@ -207,13 +206,15 @@ export class Overview {
         const balance = model.budgets.items.find((one) =>
             one.epoch === epoch && one.filter === "globalBudget");
         const capacity = balance ? balance.capacity : era?.capacities.globalBudget ?? null;
-        this.#bar.element.hidden = false;
+        const closed = (model.status?.closedUntil ?? null) !== null;
+        // An empty bar would promise that there is something to spend.
+        this.#bar.element.hidden = closed && balance === undefined;
         this.#bar.update({ consumed: balance?.consumed ?? 0, capacity });
         setText(this.#epoch, epochDates(model.eras, epoch));
         setText(
             this.#left,
-            `Epoch ${epoch}. The next one begins on ${moment(times.ends)}, in ${
-                duration(times.ends - model.now)}.`,
+            `Epoch ${epoch}${closed ? " is closed, and nothing is measured in it" : ""}. The next `
+                + `one begins on ${moment(times.ends)}, in ${duration(times.ends - model.now)}.`,
         );
     }
 

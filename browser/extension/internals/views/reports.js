@@ -27,7 +27,7 @@ export class Reports {
         ["Carried something", "–"],
         ["Size of all", "–"],
         ["Queriers", "–"],
-        ["Aggregation services", "–"],
+        ["Services", "–"],
         [word("epsilon", "ε paid"), "–"],
     ]);
 

@@ -134,8 +134,8 @@ pub(crate) fn scan(
     Ok(false)
 }
 
-/// Verifies the last impressions before a place and passes each to `each`: at most `most` of those in
-/// the epoch `first` or later. Returns true if there are more before them.
+/// Verifies the last impressions before a place and passes each to `each`: at most `most` of those
+/// in the epoch `first` or later. Returns true if there are more before them.
 pub(crate) fn scan_last(
     connection: &Connection,
     first: EpochIndex,

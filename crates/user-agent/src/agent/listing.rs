@@ -137,7 +137,11 @@ impl<S: Storage, R: Randomness> UserAgent<S, R> {
             let unknown = || Site::from_stored(format!("site {}", id.0));
             Ok(view.site(id)?.unwrap_or_else(unknown))
         };
-        let names = |ids: Vec<SiteId>| ids.into_iter().map(name).collect::<Result<_, _>>();
+        let names = |ids: Vec<SiteId>| {
+            let mut names: Vec<Site> = ids.into_iter().map(name).collect::<Result<_, _>>()?;
+            names.sort_unstable();
+            Ok(names)
+        };
         let mut listed = Vec::with_capacity(found.len());
         for (_, (site, intermediary), impression, (sites, callers)) in found {
             listed.push(ListedImpression {

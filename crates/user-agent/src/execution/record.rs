@@ -4,7 +4,7 @@ use bigbird::Decision;
 
 use super::measure::filter_site;
 use super::{ConversionQuery, Execution};
-use crate::call::{CallSites, ConversionCall, ImpressionCall, MeasurementKind, Occasion};
+use crate::call::{Action, CallSites, ConversionCall, ImpressionCall, MeasurementKind, Occasion};
 use crate::explanation::{Explanation, ShareRefusal};
 use crate::history::{
     CallRecord, ConversionRecord, HistoryEntry, HistoryKind, ImpressionOutcome, ImpressionRecord,
@@ -96,7 +96,7 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
     ) -> Result<(), E> {
         let record = CallRecord {
             time: occasion.now,
-            user_action: occasion.user_action.and_then(|it| it.shown_number()),
+            user_action: occasion.user_action.and_then(Action::shown_number),
             action_label: occasion.action_label.clone(),
             call,
         };

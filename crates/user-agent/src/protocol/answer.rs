@@ -173,8 +173,8 @@ impl AgentAnswer {
     /// The explanation of a conversion. It has the histogram only if `shows_histograms` is true.
     pub fn explanation(explanation: &Explanation, shows_histograms: bool) -> Self {
         // Only a shared conversion has no report.
-        let subject = subject(explanation.report.is_none());
-        let mut explained = Self::of(explanation_json(&explanation.into(), subject));
+        let is_shared = explanation.report.is_none();
+        let mut explained = Self::of(explanation_json(&explanation.into(), is_shared));
         if let Some(report) = explanation.report.as_ref().filter(|_| shows_histograms) {
             explained.set("histogram", json!(report.buckets()));
         }
@@ -303,8 +303,8 @@ pub fn rules_json(eras: &[Era]) -> Value {
     eras.iter().map(shown).collect()
 }
 
-/// An entry of history. Moments are in seconds since 1970. If the store has no body that can be read,
-/// the entry tells only who called.
+/// An entry of history. Moments are in seconds since 1970. If the store has no body that can be
+/// read, the entry tells only who called.
 pub fn history_json(entry: &HistoryEntry) -> Value {
     let mut fields = json!({
         "number": entry.number,
@@ -338,7 +338,7 @@ pub fn history_json(entry: &HistoryEntry) -> Value {
         }
         RecordedCall::Conversion(conversion) => {
             let explanation = &conversion.explanation;
-            let subject = subject(entry.kind == HistoryKind::SharedConversion);
+            let is_shared = entry.kind == HistoryKind::SharedConversion;
             fields["querier"] = json!(conversion.querier.as_str());
             fields["aggregationService"] = json!(conversion.aggregation_service);
             fields["epsilon"] = json!(conversion.epsilon.to_epsilon());
@@ -354,8 +354,8 @@ pub fn history_json(entry: &HistoryEntry) -> Value {
             if let Some(cause) = &explanation.cause {
                 fields["cause"] = json!(cause);
             }
-            fields["sentence"] = json!(explanation.sentence(subject));
-            fields["explanation"] = explanation_json(explanation, subject);
+            fields["sentence"] = json!(explanation.sentence(is_shared));
+            fields["explanation"] = explanation_json(explanation, is_shared);
         }
     }
     fields
@@ -381,23 +381,15 @@ pub fn impression_json(impression: &ListedImpression) -> Value {
     fields
 }
 
-/// What a sentence is about.
-const fn subject(is_shared: bool) -> &'static str {
-    match is_shared {
-        true => "The shared conversion",
-        false => "The report",
-    }
-}
-
 /// An explanation, of a call that was made or of one that would be made.
-fn explanation_json(explained: &ExplanationRecord, subject: &str) -> Value {
+fn explanation_json(explained: &ExplanationRecord, is_shared: bool) -> Value {
     let epochs: Vec<Value> = explained.epochs.iter().map(epoch_json).collect();
     json!({
         "enabled": explained.enabled,
         "readableFrom": explained.readable_from,
         "closed": explained.closed,
         "cause": explained.cause,
-        "sentence": explained.sentence(subject),
+        "sentence": explained.sentence(is_shared),
         "epochs": epochs,
     })
 }

@@ -90,7 +90,8 @@ pub struct CallerInput {
     pub user_action: Option<u64>,
     /// Words for the user action, for history.
     pub action_label: Option<String>,
-    /// True if the call comes from a private window. It is answered like any other and does nothing.
+    /// True if the call comes from a private window. It is answered like any other and does
+    /// nothing.
     #[serde(default)]
     pub private: bool,
     /// The tab, if activation matters. A call that names a tab needs an activation of that tab.

@@ -425,6 +425,39 @@ mod tests {
         assert_eq!((scheduler.release(ms(999)), scheduler.missed()), (None, 1));
     }
 
+    /// Conversions from private windows have a limit of their own. If they were scheduled like any
+    /// other, they would take it from calls that are not private.
+    #[test]
+    fn a_private_conversion_takes_nothing_from_other_calls() {
+        let a = site("a.example");
+        let private = |scheduler: &mut Scheduler<u32, &'static str>, sealing| {
+            scheduler.private_conversion(ms(0), &a, sealing, "private")
+        };
+        let like_any_other = |scheduler: &mut Scheduler<u32, &'static str>, sealing| {
+            scheduler.conversion(ms(0), &a, sealing, 9, "private")
+        };
+        let taken = |add: &dyn Fn(&mut _, u32) -> ConversionArrival| {
+            let mut scheduler = scheduler();
+            for _ in 0..3 {
+                assert_ne!(add(&mut scheduler, 33), ConversionArrival::Rejected);
+            }
+            assert_eq!(add(&mut scheduler, 2), ConversionArrival::Rejected);
+            let taken = (0..2).all(|work| arrive(&mut scheduler, 1, &a, work));
+            (taken, scheduler)
+        };
+        let (both, mut scheduler) = taken(&private);
+        assert!(both, "calls that are not private are taken");
+        assert_eq!(scheduler.over_limit(), 0);
+        // It is answered null at its moment, is never work, and is never missed.
+        assert_eq!(scheduler.next(), Some(&0));
+        assert_eq!(scheduler.release(ms(99)), None);
+        assert_eq!(scheduler.release(ms(100)), Some("private"));
+        assert_eq!(scheduler.missed(), 0);
+        let (both, scheduler) = taken(&like_any_other);
+        assert!(!both, "a private conversion like any other was not caught");
+        assert!(scheduler.over_limit() > 0);
+    }
+
     #[test]
     fn limits_count_arrivals_whether_or_not_they_are_done() {
         let mut scheduler = scheduler();

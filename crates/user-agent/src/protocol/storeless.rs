@@ -64,7 +64,8 @@ impl StorelessAgent {
                 let call = page_call(&self.gate, request, now, None);
                 let checked = call.and_then(|call| match &call {
                     Some(PageCall::Measure(conversion)) => {
-                        self.arrive(conversion.site(), conversion.sealing_units(), now)
+                        let (site, units) = (conversion.site(), conversion.sealing_units());
+                        self.arrive(site, units, request.is_private(), now)
                     }
                     _ => Ok(()),
                 });
@@ -96,7 +97,13 @@ impl StorelessAgent {
 
     /// Counts a conversion. Sealing takes longer in WebAssembly than anywhere, so the limit of a
     /// site matters most where there is no store.
-    fn arrive(&mut self, site: &Site, sealing: u32, now: Timestamp) -> Result<(), ApiError> {
+    fn arrive(
+        &mut self,
+        site: &Site,
+        sealing: u32,
+        private: bool,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
         let pace = self.gate.config().pace;
         if now < self.latest {
             // The clock stepped back. Without this, sites would wait until it is where it was.
@@ -105,7 +112,10 @@ impl StorelessAgent {
         self.latest = now;
         let moment = Moment::from_millis(u64::try_from(now.0).unwrap_or(0));
         let scheduler = &mut self.scheduler;
-        let arrival = scheduler.conversion(moment, site, sealing, (), ());
+        let arrival = match private {
+            true => scheduler.private_conversion(moment, site, sealing, ()),
+            false => scheduler.conversion(moment, site, sealing, (), ()),
+        };
         while scheduler.begin().is_some() {}
         while scheduler.release(moment).is_some() {}
         match arrival {

@@ -84,8 +84,8 @@ pub struct ForgottenEpochs {
     /// then.
     pub unreachable: EpochIndex,
     /// Entries of history of epochs before this one are removed, because no request can reach these
-    /// epochs any more. An epoch that the user cleared does not count: its entries went at once, and
-    /// what happens in the rest of it is shown like anything else.
+    /// epochs any more. An epoch that the user cleared does not count: its entries went at once,
+    /// and what happens in the rest of it is shown like anything else.
     pub history: EpochIndex,
     /// The most rows of each kind that are removed at a time, except objects. A store that can
     /// remove all of them in a moment may remove more.

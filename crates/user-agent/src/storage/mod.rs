@@ -98,9 +98,9 @@ pub trait View<E>: LedgerView<Error = E> + EventStore<AttributionQuery, Error = 
         Ok(false)
     }
 
-    /// Visits the last rows of a kind before a place, or the last ones of all: at most `most`, in any
-    /// order. Returns true if there are more before them. This is for pages that show the newest
-    /// rows first.
+    /// Visits the last rows of a kind before a place, or the last ones of all: at most `most`, in
+    /// any order. Returns true if there are more before them. This is for pages that show the
+    /// newest rows first.
     fn visit_last(
         &self,
         rows: ListedRows,
