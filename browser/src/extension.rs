@@ -53,6 +53,7 @@ const FILES: &[(&str, &[u8])] = files![
     "internals/protocol.js",
     "internals/record-list.js",
     "internals/state.js",
+    "internals/toast.js",
     "internals/toolbar.js",
     "internals/views/actions.js",
     "internals/views/ads.js",
@@ -197,7 +198,9 @@ pub fn chromium_id() -> Result<String, BrowserError> {
     let letter = |digit: u8| char::from(b'a' + digit);
     let hash = Sha256::digest(key);
     let bytes = hash.iter().take(16);
-    Ok(bytes.flat_map(|byte| [byte >> 4, byte & 15].map(letter)).collect())
+    Ok(bytes
+        .flat_map(|byte| [byte >> 4, byte & 15].map(letter))
+        .collect())
 }
 
 /// The id by which Firefox knows the extension.
@@ -258,14 +261,19 @@ mod tests {
         below(&folder, "", &mut names);
         names.retain(|name| !NOT_SHIPPED.contains(&name.as_str()));
         let listed: BTreeSet<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
-        assert_eq!(listed, names, "the list FILES and the folder browser/extension differ");
+        assert_eq!(
+            listed, names,
+            "the list FILES and the folder browser/extension differ"
+        );
     }
 
     #[test]
     fn the_configuration_is_one_assignment_of_json() {
         let config = config();
         let script = config.to_js().unwrap();
-        let assigned = script.strip_prefix("globalThis.__bigbirdConfig = ").unwrap();
+        let assigned = script
+            .strip_prefix("globalThis.__bigbirdConfig = ")
+            .unwrap();
         let value: Value = serde_json::from_str(assigned.strip_suffix(";\n").unwrap()).unwrap();
         assert_eq!(value["answerAfter"], 2250);
         assert_eq!(value["activationDuration"], 15_000);
@@ -285,7 +293,11 @@ mod tests {
         assert_eq!(archive.len(), FILES.len());
         for (name, content) in extension_files(&config()).unwrap() {
             let mut stored = Vec::new();
-            archive.by_name(name).unwrap().read_to_end(&mut stored).unwrap();
+            archive
+                .by_name(name)
+                .unwrap()
+                .read_to_end(&mut stored)
+                .unwrap();
             match name {
                 CONFIG => assert!(stored.starts_with(b"globalThis.")),
                 _ => assert_eq!(stored, content, "{name}"),

@@ -96,14 +96,26 @@ impl Installation {
             program: program.to_owned(),
             arguments,
         };
-        add(launcher, "launcher of the host", command.launcher()?.into_bytes(), true);
+        add(
+            launcher,
+            "launcher of the host",
+            command.launcher()?.into_bytes(),
+            true,
+        );
         let path = kind.host_folder(folders).join(manifest_file());
         add(path, "manifest of the host", manifest.into_bytes(), false);
         let archive = match profile {
             Some(profile) if kind.is_firefox() => {
                 let profile = firefox_profile(profile, folders)?;
-                let path = profile.join("extensions").join(format!("{}.xpi", firefox_id()?));
-                add(path.clone(), "extension in the profile", extension_archive(config)?, false);
+                let path = profile
+                    .join("extensions")
+                    .join(format!("{}.xpi", firefox_id()?));
+                add(
+                    path.clone(),
+                    "extension in the profile",
+                    extension_archive(config)?,
+                    false,
+                );
                 Some(path)
             }
             _ => None,
@@ -140,8 +152,8 @@ impl Installation {
         });
         let lines: String = lines.collect::<Result<_, _>>()?;
         write_file(&list, lines.as_bytes(), false)?;
-        let files = self.files.iter();
-        files.map(|file| write_file(&file.path, &file.content, file.executable)).collect()
+        let mut files = self.files.iter();
+        files.try_for_each(|file| write_file(&file.path, &file.content, file.executable))
     }
 
     /// The steps that are left to the user, because browsers do not let a program take them.
@@ -155,7 +167,7 @@ impl Installation {
                      Firefox refuses it without a message. Open about:config and set \
                      xpinstall.signatures.required to false."
                         .to_owned(),
-                    "Start Firefox again, open about:addons, and switch on \"Big Bird\".".to_owned(),
+                    "Start Firefox again, open about:addons and switch on \"Big Bird\".".to_owned(),
                 ]),
                 None => steps.extend([
                     "Firefox keeps only signed extensions. This one is not signed, so it is loaded \
@@ -411,6 +423,9 @@ mod tests {
             assert!(archive.starts_with(&profile), "{}", archive.display());
         }
         let error = firefox_profile("work", &folders).unwrap_err().to_string();
-        assert_eq!(error, "unknown profile `work`; use a folder, or one of: default-esr");
+        assert_eq!(
+            error,
+            "unknown profile `work`; use a folder, or one of: default-esr"
+        );
     }
 }

@@ -187,7 +187,11 @@ impl BrowserKind {
         let candidates = [Self::Firefox, Self::Chromium];
         let installed = |kind: &Self| kind.program().is_ok();
         candidates.into_iter().find(installed).ok_or_else(|| {
-            let programs: Vec<&str> = candidates.iter().flat_map(|it| it.programs()).copied().collect();
+            let programs: Vec<&str> = candidates
+                .iter()
+                .flat_map(|it| it.programs())
+                .copied()
+                .collect();
             BrowserError::NoBrowser {
                 programs: programs.join(", "),
             }
@@ -219,7 +223,9 @@ impl BrowserKind {
     /// The folder with the profiles of Firefox.
     pub(crate) fn firefox_profiles(folders: &UserFolders) -> PathBuf {
         match folders.mac {
-            true => folders.home.join("Library/Application Support/Firefox/Profiles"),
+            true => folders
+                .home
+                .join("Library/Application Support/Firefox/Profiles"),
             false => folders.home.join(".mozilla/firefox"),
         }
     }
@@ -266,10 +272,26 @@ mod tests {
     #[test]
     fn hosts_are_where_each_browser_looks() {
         for (kind, mac, expected) in [
-            (BrowserKind::Firefox, false, ".mozilla/native-messaging-hosts"),
-            (BrowserKind::Chromium, false, ".config/chromium/NativeMessagingHosts"),
-            (BrowserKind::Chrome, false, ".config/google-chrome/NativeMessagingHosts"),
-            (BrowserKind::Edge, false, ".config/microsoft-edge/NativeMessagingHosts"),
+            (
+                BrowserKind::Firefox,
+                false,
+                ".mozilla/native-messaging-hosts",
+            ),
+            (
+                BrowserKind::Chromium,
+                false,
+                ".config/chromium/NativeMessagingHosts",
+            ),
+            (
+                BrowserKind::Chrome,
+                false,
+                ".config/google-chrome/NativeMessagingHosts",
+            ),
+            (
+                BrowserKind::Edge,
+                false,
+                ".config/microsoft-edge/NativeMessagingHosts",
+            ),
             (
                 BrowserKind::Firefox,
                 true,

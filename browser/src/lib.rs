@@ -5,6 +5,7 @@
 //! [`NativeHost`]. An [`Installation`] puts both into a browser of the user, and a
 //! [`ThrowawayBrowser`] has them in a profile that leaves nothing behind.
 
+pub mod demo;
 mod error;
 mod extension;
 mod frames;

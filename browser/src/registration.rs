@@ -74,7 +74,11 @@ pub(crate) fn manifest_file() -> String {
 
 /// Writes a file, with the folders above it. Only its owner may change it, and run it if it is
 /// `executable`.
-pub(crate) fn write_file(path: &Path, content: &[u8], executable: bool) -> Result<(), BrowserError> {
+pub(crate) fn write_file(
+    path: &Path,
+    content: &[u8],
+    executable: bool,
+) -> Result<(), BrowserError> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(BrowserError::writing(parent))?;
     }
@@ -96,7 +100,8 @@ fn quoted(word: &OsStr) -> Result<String, BrowserError> {
     let Some(text) = word.to_str() else {
         return Err(BrowserError::Path(word.into()));
     };
-    let plain = |character: char| character.is_ascii_alphanumeric() || "/.-_:=,@%+".contains(character);
+    let plain =
+        |character: char| character.is_ascii_alphanumeric() || "/.-_:=,@%+".contains(character);
     Ok(match !text.is_empty() && text.chars().all(plain) {
         true => text.to_owned(),
         false => format!("'{}'", text.replace('\'', r"'\''")),
@@ -118,10 +123,14 @@ mod tests {
                 .to_vec(),
         };
         let launcher = command.launcher().unwrap();
-        assert_eq!(
-            launcher.lines().last().unwrap(),
-            r#"exec '/opt/big bird/bigbird' native-host --folder '/home/o'\''hara/data' '' '$(true) "x" `y` \z' "$@""#
-        );
+        let expected = [
+            "exec '/opt/big bird/bigbird' native-host --folder",
+            r"'/home/o'\''hara/data'",
+            "''",
+            r#"'$(true) "x" `y` \z'"#,
+            "\"$@\"",
+        ];
+        assert_eq!(launcher.lines().last().unwrap(), expected.join(" "));
     }
 
     #[test]

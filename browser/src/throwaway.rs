@@ -68,11 +68,9 @@ impl ThrowawayBrowser {
     ///
     /// # Errors
     /// If the browser is not installed, does not start, or refuses the extension.
-    pub fn start(options: ThrowawayOptions<'_>) -> Result<Self, BrowserError> {
+    pub fn start(options: &ThrowawayOptions<'_>) -> Result<Self, BrowserError> {
         let program = options.kind.program()?;
-        let extension = options.folder.join("extension");
-        write_extension(&extension, options.config)?;
-        options.register_host()?;
+        let extension = options.prepare()?;
         match options.kind.is_firefox() {
             true => options.start_firefox(&program, &extension),
             false => options.start_chromium(&program, &extension),
@@ -115,7 +113,9 @@ impl ThrowawayBrowser {
             Signal::Terminate => rustix::process::Signal::TERM,
             Signal::Kill => rustix::process::Signal::KILL,
         };
-        let id = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        let id = i32::try_from(self.process.id())
+            .ok()
+            .and_then(Pid::from_raw);
         if let Some(id) = id {
             // The group may be gone already.
             let _ = kill_process_group(id, signal);
@@ -144,6 +144,21 @@ enum Signal {
 }
 
 impl ThrowawayOptions<'_> {
+    /// Writes the extension and registers the host, without starting a browser. Returns the folder
+    /// of the extension.
+    ///
+    /// Chromium finds the host if its `--user-data-dir` is the folder `profile`, Firefox if its
+    /// `HOME` is the folder itself.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn prepare(&self) -> Result<PathBuf, BrowserError> {
+        let extension = self.folder.join("extension");
+        write_extension(&extension, self.config)?;
+        self.register_host()?;
+        Ok(extension)
+    }
+
     fn profile(&self) -> PathBuf {
         self.folder.join("profile")
     }
@@ -152,12 +167,14 @@ impl ThrowawayOptions<'_> {
     fn register_host(&self) -> Result<(), BrowserError> {
         let launcher = self.folder.join("native-host");
         let mut host = self.host.clone();
-        host.arguments.extend(["--folder".into(), self.folder.join("stores").into()]);
+        host.arguments
+            .extend(["--folder".into(), self.folder.join("stores").into()]);
         let services = self.config.services_toml()?;
         if !services.is_empty() {
             let path = self.folder.join("aggregation-services.toml");
             write_file(&path, services.as_bytes(), false)?;
-            host.arguments.extend(["--aggregation-services".into(), path.into()]);
+            host.arguments
+                .extend(["--aggregation-services".into(), path.into()]);
         }
         write_file(&launcher, host.launcher()?.as_bytes(), true)?;
         let manifests = match self.kind.is_firefox() {
@@ -236,7 +253,11 @@ impl ThrowawayOptions<'_> {
         extension: &Path,
     ) -> Result<ThrowawayBrowser, BrowserError> {
         let profile = self.profile();
-        write_file(&profile.join("user.js"), self.preferences().as_bytes(), false)?;
+        write_file(
+            &profile.join("user.js"),
+            self.preferences().as_bytes(),
+            false,
+        )?;
         let port_file = profile.join(PORT_FILE);
         let _ = fs::remove_file(&port_file);
         let mut command = Command::new(program);
@@ -300,7 +321,10 @@ impl ThrowawayOptions<'_> {
                 ("network.dns.disablePrefetch", json!(true)),
                 ("network.prefetch-next", json!(false)),
                 ("network.trr.mode", json!(5)),
-                ("browser.safebrowsing.downloads.remote.enabled", json!(false)),
+                (
+                    "browser.safebrowsing.downloads.remote.enabled",
+                    json!(false),
+                ),
                 ("extensions.update.enabled", json!(false)),
                 ("security.OCSP.enabled", json!(0)),
             ]);

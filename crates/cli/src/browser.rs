@@ -7,15 +7,21 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
+use bigbird::Profile;
+use bigbird_browser::demo::{DemoOptions, DemoServer, GUIDE};
 use bigbird_browser::{
-    BrowserKind, ExtensionConfig, HostCommand, InstallOptions, Installation, ThrowawayBrowser,
-    ThrowawayOptions, UserFolders, uninstall,
+    BrowserKind, ExtensionConfig, HostCommand, InstallOptions, Installation, ProxyAddress,
+    ThrowawayBrowser, ThrowawayOptions, UserFolders, uninstall,
 };
+use bigbird_dap::ConfiguredServices;
 
+use crate::clock::wall_clock;
 use crate::scratch::Scratch;
 use crate::serving::ServingArgs;
-use crate::{CommandError, CommandResult, signals, stdio};
+use crate::{CommandError, CommandResult, keys, output, signals, stdio};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BrowserCommand {
@@ -31,6 +37,13 @@ uninstall` removes the files again.")]
 Ends when the browser is closed, or with Ctrl-C. Then the profile and the store are removed, unless
 --keep names a folder for them.")]
     Run(RunArgs),
+    /// Click through a demonstration: ads, a purchase, an attacker, and what the shop learns
+    #[command(after_help = "\
+Serves a newspaper, a blog, a shop, an ad company and an attacker on one port of this machine, and
+opens a throw-away browser that reaches them and nothing else. `bigbird demo browser` is the same.
+
+With --profile global-only, the attacker drains the budget, and the shop's reports say nothing.")]
+    Demo(BrowserDemoArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -71,6 +84,25 @@ pub(crate) struct RunArgs {
     address: String,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct BrowserDemoArgs {
+    #[command(flatten)]
+    window: WindowArgs,
+    /// Profile that sets the rules of the browser: big-bird, w3c-draft, cookie-monster, global-only
+    #[arg(long, default_value_t)]
+    profile: Profile,
+    /// Delay of answers to conversions, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2000,
+          value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    release_after: u64,
+    /// Port of the demonstration [default: any that is free]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    port: u16,
+    /// Open no browser: serve until Ctrl-C, and say how to connect
+    #[arg(long, conflicts_with_all = ["browser", "keep", "headless"])]
+    no_open: bool,
+}
+
 /// The options of a browser that is started and thrown away.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WindowArgs {
@@ -101,6 +133,7 @@ pub(crate) fn run(command: &BrowserCommand) -> CommandResult {
         BrowserCommand::Install(args) => install(args),
         BrowserCommand::Uninstall(args) => remove(args),
         BrowserCommand::Run(args) => run_browser(args),
+        BrowserCommand::Demo(args) => demo(args),
     }
 }
 
@@ -140,7 +173,8 @@ fn install(args: &InstallArgs) -> CommandResult {
     }
     writeln!(
         text,
-        "\nStores will be in {}.\nRemove all of it with `bigbird browser uninstall --browser {kind}`.",
+        "\nStores will be in {}.\n\
+         Remove all of it with `bigbird browser uninstall --browser {kind}`.",
         installation.stores.display()
     )?;
     Ok((text, true))
@@ -150,7 +184,11 @@ fn remove(args: &UninstallArgs) -> CommandResult {
     let folders = UserFolders::from_environment()?;
     let removal = uninstall(args.browser, &folders, args.dry_run)?;
     let mut text = String::new();
-    let verb = if args.dry_run { "Would remove" } else { "Removed" };
+    let verb = if args.dry_run {
+        "Would remove"
+    } else {
+        "Removed"
+    };
     for path in &removal.removed {
         writeln!(text, "{verb} {}", path.display())?;
     }
@@ -175,16 +213,94 @@ fn run_browser(args: &RunArgs) -> CommandResult {
     Ok((String::new(), true))
 }
 
+pub(crate) fn demo(args: &BrowserDemoArgs) -> CommandResult {
+    if !args.no_open {
+        // It is looked for before anything begins.
+        args.window.kind()?.program()?;
+    }
+    let (service, keys) = keys::new_service()?;
+    let mut services = ConfiguredServices::new();
+    services.insert(service.clone());
+    let config = ExtensionConfig {
+        services,
+        rules: args.profile.to_string(),
+        release_after_ms: args.release_after,
+        activation_ms: ExtensionConfig::ACTIVATION_MS,
+    };
+    let server = DemoServer::start(DemoOptions {
+        port: args.port,
+        service,
+        keys,
+        rules: args.profile.to_string(),
+        people: 400,
+        now: wall_clock(),
+    })?;
+    let arguments = vec![
+        "--profile".into(),
+        args.profile.to_string().into(),
+        "--release-after".into(),
+        args.release_after.to_string().into(),
+    ];
+    if !args.no_open {
+        args.window
+            .run(&config, arguments, GUIDE, Some(server.proxy()))?;
+        return Ok((String::new(), true));
+    }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signals::notice_interrupts(&interrupted);
+    let scratch = Scratch::new()?;
+    for kind in [BrowserKind::Firefox, BrowserKind::Chromium] {
+        let host = HostCommand {
+            program: this_program()?,
+            arguments: arguments.clone(),
+        };
+        let options = ThrowawayOptions {
+            kind,
+            folder: scratch.path(),
+            config: &config,
+            host,
+            address: GUIDE,
+            headless: true,
+            proxy: None,
+        };
+        options.prepare()?;
+    }
+    let ProxyAddress { port, key_hash } = server.proxy();
+    let folder = scratch.path().display();
+    output::print(&format!(
+        "First page:    {GUIDE}\n\
+         Proxy:         http://127.0.0.1:{port}\n\
+         Key hash:      {key_hash}\n\
+         Folder:        {folder}\n\n\
+         Start Chromium with:\n  \
+         --user-data-dir={folder}/profile --load-extension={folder}/extension\n  \
+         --proxy-server=http://127.0.0.1:{port} \
+         --ignore-certificate-errors-spki-list={key_hash}\n\
+         Start Firefox with HOME={folder}, use the proxy for HTTPS, accept its certificate, and \
+         load\n{folder}/extension at about:debugging.\n\
+         Press Ctrl-C to end.\n"
+    ))?;
+    while !interrupted.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(100));
+    }
+    scratch.remove()?;
+    Ok((String::new(), true))
+}
+
 impl WindowArgs {
+    fn kind(&self) -> Result<BrowserKind, CommandError> {
+        Ok(self.browser.map_or_else(BrowserKind::any, Ok)?)
+    }
+
     /// Runs a browser until it is closed or interrupted, and removes what it left.
     pub(crate) fn run(
         &self,
         config: &ExtensionConfig,
         arguments: Vec<OsString>,
         address: &str,
-        proxy: Option<bigbird_browser::ProxyAddress>,
+        proxy: Option<ProxyAddress>,
     ) -> Result<(), CommandError> {
-        let kind = self.browser.map_or_else(BrowserKind::any, Ok)?;
+        let kind = self.kind()?;
         // The browser is looked for before anything is written.
         kind.program()?;
         let scratch = match &self.keep {
@@ -203,7 +319,7 @@ impl WindowArgs {
         };
         let interrupted = Arc::new(AtomicBool::new(false));
         signals::notice_interrupts(&interrupted);
-        let mut browser = ThrowawayBrowser::start(ThrowawayOptions {
+        let mut browser = ThrowawayBrowser::start(&ThrowawayOptions {
             kind,
             folder: &folder,
             config,
@@ -243,7 +359,9 @@ impl ExtensionArgs {
 
 /// The path of this program, which browsers start.
 fn this_program() -> Result<PathBuf, CommandError> {
-    env::current_exe().and_then(|path| path.canonicalize()).map_err(|error| {
-        CommandError::because(format!("cannot find the path of this program: {error}"))
-    })
+    env::current_exe()
+        .and_then(|path| path.canonicalize())
+        .map_err(|error| {
+            CommandError::because(format!("cannot find the path of this program: {error}"))
+        })
 }

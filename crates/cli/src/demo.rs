@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bigbird::{Epsilon, FilterKind, MicroEpsilon, Profile, Timestamp};
+use bigbird::{Epsilon, FilterKind, MicroEpsilon, Profile};
+use bigbird_browser::demo::{ADS, DemoPopulation, SHOP};
 use bigbird_chart::{ComparisonChart, PAGE_STYLE, STYLE};
 use bigbird_dap::messages::{DapReport, Decode as _};
 use bigbird_dap::{
@@ -14,18 +15,12 @@ use bigbird_dap::{
     DapSealer, Helper, Leader, NoiseSource, ReportRefusal, TaskTerms, VdafKind,
 };
 use bigbird_lab::text::grouped;
-use bigbird_user_agent::{
-    Call, Config, ConversionAnswer, ConversionOptions, ImpressionOptions, SystemRandomness,
-    UserAgent,
-};
 use maud::{DOCTYPE, PreEscaped, html};
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
 use serde::Serialize;
 
 use crate::aggregate::signed;
 use crate::clock::wall_clock;
-use crate::{CommandError, CommandResult, keys, output};
+use crate::{CommandError, CommandResult, browser, keys, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -34,6 +29,7 @@ encrypts its reports. A leader and a helper verify, sum and noise them. Some rep
 altered or made up, and are refused.
 
 The devices are the same for the same --seed. Encryption and noise are always random.")]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DemoArgs {
     /// Number of devices
     #[arg(long, value_name = "N", default_value_t = 600,
@@ -51,15 +47,22 @@ pub(crate) struct DemoArgs {
     /// Print the result as JSON, and write no files
     #[arg(long)]
     json: bool,
+    #[command(subcommand)]
+    command: Option<DemoCommand>,
 }
 
-const SHOP: &str = "shop.example";
-const ADS: [&str; 5] = ["video", "banner", "search", "social", "newsletter"];
-const PLACES: [&str; 4] = ["news.example", "tv.example", "blog.example", "mail.example"];
+#[derive(Debug, clap::Subcommand)]
+enum DemoCommand {
+    /// Click through it in a browser: the same as `bigbird browser demo`
+    Browser(browser::BrowserDemoArgs),
+}
+
 const DAY: i64 = 24 * 60 * 60 * 1000;
-const HOUR: i64 = DAY / 24;
 
 pub(crate) fn run(args: &DemoArgs) -> CommandResult {
+    if let Some(DemoCommand::Browser(args)) = &args.command {
+        return browser::demo(args);
+    }
     let epsilon =
         Epsilon::new(args.epsilon).map_err(|error| CommandError::misused(format!("--{error}")))?;
     let querier = Profile::BigBird
@@ -77,7 +80,8 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     let mut services = ConfiguredServices::new();
     services.insert(service.clone());
     let now = wall_clock();
-    let population = DemoPopulation::play(args, &DapSealer::new(services), now)?;
+    let sealer = DapSealer::new(services);
+    let population = DemoPopulation::play(args.devices, args.seed, args.epsilon, &sealer, now)?;
     let task = AggregationTask::new(
         &service,
         &TaskTerms {
@@ -94,7 +98,7 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     let store = AggregationStore::in_memory()?;
     let budget = Some(epsilon.micro());
     let mut aggregation = Aggregation::new(store, keys, &task, "demo", budget, times)?;
-    let sent = population.sent().into_iter().map(Ok::<_, Infallible>);
+    let sent = sent(&population).into_iter().map(Ok::<_, Infallible>);
     let tally = aggregation
         .add(sent, |_| {})
         .map_err(|error| CommandError::because(error.to_string()))?;
@@ -143,112 +147,22 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     Ok((text, true))
 }
 
-/// What the devices did.
-struct DemoPopulation {
-    devices: u32,
-    ads: u64,
-    /// The report of each conversion, in the order in which they were made.
-    reports: Vec<Vec<u8>>,
-    /// The number of reports that are null: no ad before, or no budget left.
-    null: u64,
-    /// The number of those for which no budget was left.
-    unpaid: u64,
-    truth: Vec<u64>,
-    /// The histogram of the first report that is not null, and its place.
-    first: Option<(usize, Vec<u32>)>,
-}
-
-impl DemoPopulation {
-    /// Lets every device see ads for two weeks, and then buy something, or not.
-    fn play(args: &DemoArgs, sealer: &DapSealer, now: Timestamp) -> Result<Self, CommandError> {
-        let mut population = Self {
-            devices: args.devices,
-            ads: 0,
-            reports: Vec::new(),
-            null: 0,
-            unpaid: 0,
-            truth: vec![0; ADS.len()],
-            first: None,
-        };
-        let mut dice = StdRng::seed_from_u64(args.seed);
-        for _ in 0..args.devices {
-            population.device(args, sealer, now, &mut dice)?;
+/// What reaches the aggregators: every report, and some that somebody tampered with.
+fn sent(population: &DemoPopulation) -> Vec<Vec<u8>> {
+    let mut sent = population.reports.clone();
+    // Three reports come twice, two are altered, and one is made up.
+    sent.extend(population.reports.iter().take(3).cloned());
+    for report in population.reports.iter().skip(3).take(2) {
+        let mut altered = report.clone();
+        // A new id, so that it is not taken for a copy, and a share that was touched.
+        altered[0] ^= 1;
+        if let Some(last) = altered.last_mut() {
+            *last ^= 1;
         }
-        Ok(population)
+        sent.push(altered);
     }
-
-    fn device(
-        &mut self,
-        args: &DemoArgs,
-        sealer: &DapSealer,
-        now: Timestamp,
-        dice: &mut StdRng,
-    ) -> Result<(), CommandError> {
-        let mut config = Config::new(Profile::BigBird).for_testing();
-        config.aggregation_services = sealer.services().protocols();
-        let randomness = SystemRandomness::new()?;
-        let mut device = UserAgent::in_memory(config, randomness).sealing(sealer.clone());
-        for _ in 0..dice.random_range(0..4) {
-            // Some ads are shown more often than others.
-            let ad = dice.random_range(0..5_u32).min(dice.random_range(0..5));
-            let at = Timestamp(now.0 - dice.random_range(2 * HOUR..14 * DAY));
-            let action = device.begin_user_action(at)?;
-            let place = PLACES[dice.random_range(0..PLACES.len())];
-            let seen = Call::new(place, at).by(action);
-            device.save_impression(&seen, &ImpressionOptions::new(ad))?;
-            self.ads += 1;
-        }
-        // Two in three buy something, and one in ten of these a second time, when the budget of
-        // this week is spent.
-        let purchases = match dice.random_range(0..30) {
-            0..10 => 0,
-            10..12 => 2,
-            _ => 1,
-        };
-        for number in 0..purchases {
-            let at = Timestamp(now.0 - HOUR + number * HOUR / 4);
-            let action = device.begin_user_action(at)?;
-            let bought = Call::new(SHOP, at).by(action);
-            let size = u32::try_from(ADS.len()).unwrap_or(u32::MAX);
-            let options = ConversionOptions {
-                epsilon: args.epsilon,
-                ..ConversionOptions::new("https://agg.example", size)
-            };
-            let ConversionAnswer { report, decision } =
-                device.measure_conversion(&bought, &options)?;
-            // A page would get the bytes and nothing more.
-            let histogram = report.histogram.unwrap_or_default();
-            for (sum, bucket) in self.truth.iter_mut().zip(histogram.buckets()) {
-                *sum += u64::from(*bucket);
-            }
-            if histogram.is_null() {
-                self.null += 1;
-                self.unpaid += u64::from(decision.first_cause().is_some());
-            } else if self.first.is_none() {
-                self.first = Some((self.reports.len(), histogram.buckets().to_vec()));
-            }
-            self.reports.push(report.bytes);
-        }
-        Ok(())
-    }
-
-    /// What reaches the aggregators: every report, and some that somebody tampered with.
-    fn sent(&self) -> Vec<Vec<u8>> {
-        let mut sent = self.reports.clone();
-        // Three reports come twice, two are altered, and one is made up.
-        sent.extend(self.reports.iter().take(3).cloned());
-        for report in self.reports.iter().skip(3).take(2) {
-            let mut altered = report.clone();
-            // A new id, so that it is not taken for a copy, and a share that was touched.
-            altered[0] ^= 1;
-            if let Some(last) = altered.last_mut() {
-                *last ^= 1;
-            }
-            sent.push(altered);
-        }
-        sent.push(b"not a report".to_vec());
-        sent
-    }
+    sent.push(b"not a report".to_vec());
+    sent
 }
 
 /// What the leader and the helper see of the first report that is not null: a number for each

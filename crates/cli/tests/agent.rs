@@ -718,7 +718,7 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
     std::fs::write(&store, content).unwrap();
     let message = refused(&["store", "check", &path]);
     assert!(
-        message.contains("is damaged: a page does not match its checksum; `bigbird store reset`"),
+        message.contains("is damaged: a page does not match its checksum; `bigbird store reset"),
         "{message}"
     );
     let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"));
