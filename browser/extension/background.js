@@ -128,7 +128,10 @@ chrome.webRequest.onHeadersReceived.addListener(
         return undefined;
     },
     { urls: ["<all_urls>"] },
-    ["responseHeaders"],
+    // Chromium shows `Clear-Site-Data` only to those who ask for it. Firefox does not know the word.
+    chrome.webRequest.OnHeadersReceivedOptions?.EXTRA_HEADERS
+        ? ["responseHeaders", "extraHeaders"]
+        : ["responseHeaders"],
 );
 
 chrome.webNavigation.onCommitted.addListener((details) => {

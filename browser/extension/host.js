@@ -4,7 +4,7 @@
 const NAME = "org.bigbird.attribution";
 
 /** The times between two attempts to start the host, in milliseconds. */
-const PAUSES = [0, 1000, 5000, 30000];
+const PAUSES = [0, 1000, 2000, 5000];
 
 /**
  * @typedef {{ok: boolean, [field: string]: any}} Answer
@@ -114,6 +114,8 @@ export class Host {
         this.#failures = 0;
         const { version, store, rules, releaseAfter, storeError } = answer;
         this.#become({ state: "connected", version, store, rules, releaseAfter, storeError });
+        // Calls wait for this as well. If it fails, the next one tries again.
+        this.#prepare((request) => this.#send(request)).catch(() => undefined);
     }
 
     /**

@@ -77,6 +77,11 @@ export class NativeHost {
     /** Uses the command again with which the browser was started. */
     async restore() {
         await this.use(this.#host.command, this.#host.args, this.#host.env);
+        await this.putBack();
+    }
+
+    /** Puts the manifest back that was taken away. */
+    async putBack() {
         await rename(`${this.#manifest}.away`, this.#manifest).catch(ignoreMissing);
     }
 

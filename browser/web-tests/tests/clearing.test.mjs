@@ -79,7 +79,8 @@ test("clearing all history forgets everything and pays nothing back", ALONE, asy
 test("what is cleared while the host is away is cleared when it is back", ALONE, async (t) => {
     await newDevice(t);
     await seeAd(t, "news");
-    assert.equal((await impressions(t, "news")).length, 1);
+    await t.driver.eventually("the ad is stored", async () =>
+        (await impressions(t, "news")).length === 1);
     await t.driver.host.remove();
     await t.driver.host.kill();
     await t.driver.evaluateInExtension(async (url) => {
@@ -92,7 +93,7 @@ test("what is cleared while the host is away is cleared when it is back", ALONE,
     }));
     // Also if the background is stopped meanwhile.
     await t.driver.stopBackground();
-    await t.driver.host.restore();
+    await t.driver.host.putBack();
     const shop = await active(t, "shop");
     await measure(shop, { ...CHEAP, impressionSites: [t.host("news")] });
     await t.driver.eventually("the ads on news go", async () =>

@@ -97,7 +97,7 @@ test("a host that is missing, and comes back", ALONE, async (t) => {
     const state = await hostState(t);
     assert.equal(state.state, "missing", JSON.stringify(state));
     assert.match(state.advice, /bigbird browser install/);
-    await t.driver.host.restore();
+    await t.driver.host.putBack();
     await t.driver.eventually("it comes back", async () => {
         await hostState(t);
         return (await ask(t, { event: "status" })).ok;

@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { SERVICE } from "./support.mjs";
+import { ask, SERVICE } from "./support.mjs";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
 const ROOT = path.join(HERE, "..", "..", "..");
@@ -67,12 +67,27 @@ export async function newDevice(t, more = []) {
     changed[changed.indexOf("--store") + 1] = store;
     await t.driver.host.use(command, [...changed, ...more]);
     await t.driver.host.kill();
+    await hostWorks(t);
     t.after(async () => {
         await t.driver.host.restore();
         await t.driver.host.kill();
+        await hostWorks(t);
         await rm(folder, { recursive: true, force: true, maxRetries: 5 });
     });
     return store;
+}
+
+/**
+ * Waits until the host runs with a store that works. After failures, the extension waits for some
+ * seconds before it starts the host again.
+ *
+ * @param {import("../suite.mjs").TestContext} t
+ */
+async function hostWorks(t) {
+    await t.driver.eventually("the host works", async () => {
+        const { ok, enabled } = await ask(t, { event: "status" });
+        return ok && enabled !== null;
+    });
 }
 
 /**
