@@ -102,7 +102,8 @@ impl DemoSites {
                 "Measure-Conversion",
                 format!(
                     "aggregation-service=\"{SERVICE}\", histogram-size={}, epsilon={EPSILON:?}, \
-                     impression-sites=(\"news.example\" \"blog.example\"), report-url=\"https://{SHOP}/reports\"",
+                     impression-sites=(\"news.example\" \"blog.example\"), \
+                     report-url=\"https://{SHOP}/reports\"",
                     ADS.len()
                 ),
             ),
