@@ -1,5 +1,10 @@
 // The shop: each purchase is measured, and the report goes to the shop's own server.
 const SERVICE = "https://agg.example";
+/**
+ * The places where the shop advertises. Asked about all sites, a browser would also count ads that
+ * an attacker saved, and the attacker's spent quotas would make the report null.
+ */
+const PLACES = ["news.example", "blog.example"];
 
 /** The number of reports of this visitor that have arrived. */
 async function arrived() {
@@ -12,7 +17,12 @@ document.querySelector("#buy").addEventListener("click", async ({ target }) => {
     bought.className = "";
     bought.textContent = "Thank you! Your browser is making its report…";
     try {
-        const options = { aggregationService: SERVICE, histogramSize: 5, epsilon: 0.5 };
+        const options = {
+            aggregationService: SERVICE,
+            histogramSize: 5,
+            epsilon: 0.5,
+            impressionSites: PLACES,
+        };
         const { report } = await navigator.attribution.measureConversion(options);
         const headers = { "Content-Type": "application/dap-report" };
         await fetch("/reports", { method: "POST", headers, body: report });

@@ -220,6 +220,8 @@ fn headers_save_and_measure() {
     assert_eq!(report_url.as_str(), "https://shop.example/reports");
     assert_eq!((options.histogram_size, options.epsilon), (5, EPSILON));
     assert_eq!(options.aggregation_service, SERVICE);
+    // Ads that the attacker saves do not concern the shop.
+    assert_eq!(options.impression_sites, ["news.example", "blog.example"]);
 }
 
 #[test]

@@ -102,6 +102,7 @@ impl DemoSites {
                 "Measure-Conversion",
                 format!(
                     "aggregation-service=\"{SERVICE}\", histogram-size={}, epsilon={EPSILON:?}, \
+                     impression-sites=(\"news.example\" \"blog.example\"), \
                      report-url=\"https://{SHOP}/reports\"",
                     ADS.len()
                 ),
