@@ -251,6 +251,59 @@ fn arrivals_over_the_limit_touch_nothing() {
         0,
         "the conversion was not taken"
     );
+    session.send(&json!({"event": "status", "id": 5}));
+    assert_eq!(session.receive()["overLimit"], 2);
+    session.send(&json!({"event": "history", "id": 6}));
+    assert_eq!(session.receive()["history"], json!([]));
+    assert!(session.end().is_empty());
+}
+
+/// Calls from private windows are answered like any other, at their moment. They do not wait for
+/// the store, leave nothing in it, and take nothing from the limits of calls that are not private.
+#[test]
+fn private_calls_are_answered_and_leave_nothing() {
+    let one = Arrivals {
+        of_site: 1,
+        of_all: 10,
+    };
+    let private = |mut request: Value| {
+        request["private"] = json!(true);
+        request
+    };
+    let mut session = Session::start(one);
+    session.send(&private(save(1)));
+    assert_eq!(session.receive(), json!({"ok": true, "id": 1}));
+    session.let_through(false);
+    let begin = Instant::now();
+    for id in 2..5 {
+        session.send(&private(measure(id)));
+    }
+    for id in 2..5 {
+        let null = json!({"ok": true, "id": id, "histogram": [0, 0]});
+        assert_eq!(session.receive(), null);
+        assert!(begin.elapsed() >= DELAY);
+    }
+    session.let_through(true);
+    let mut wrong = private(measure(5));
+    wrong["options"]["epsilon"] = json!(-1);
+    session.send(&wrong);
+    assert_eq!(session.receive()["error"], "RangeError");
+    session.send(&json!({"event": "status", "id": 6}));
+    let status = session.receive();
+    // Any other valid call would have begun epochs.
+    assert_eq!(status["epoch"], Value::Null);
+    assert_eq!(
+        (&status["missed"], &status["overLimit"]),
+        (&json!(0), &json!(0))
+    );
+    // The limit of one call a delay is whole: an impression and a conversion are taken.
+    session.send(&save(7));
+    assert_eq!(session.receive()["id"], 7);
+    session.send(&measure(8));
+    assert_eq!(session.receive()["histogram"], json!([0, 1]));
+    session.send(&json!({"event": "history", "id": 9}));
+    let history = session.receive();
+    assert_eq!(history["history"].as_array().map(Vec::len), Some(2));
     assert!(session.end().is_empty());
 }
 
