@@ -129,7 +129,7 @@ chrome.webRequest.onHeadersReceived.addListener(
     },
     { urls: ["<all_urls>"] },
     // Chromium shows `Clear-Site-Data` only to those who ask for it. Firefox does not know the word.
-    chrome.webRequest.OnHeadersReceivedOptions?.EXTRA_HEADERS
+    "EXTRA_HEADERS" in (chrome.webRequest.OnHeadersReceivedOptions ?? {})
         ? ["responseHeaders", "extraHeaders"]
         : ["responseHeaders"],
 );
