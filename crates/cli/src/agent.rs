@@ -9,7 +9,7 @@ use bigbird_user_agent::protocol::{Player, Reason, ServeOptions, StreamClock, se
 use bigbird_user_agent::{Randomness, Storage, SystemRandomness, UserAgent};
 
 use crate::clock::wall_clock;
-use crate::serving::{Serving, ServingArgs};
+use crate::serving::{ServingArgs, ServingSetup};
 use crate::{CommandError, CommandResult, stdio, store};
 
 #[derive(Debug, clap::Args)]
@@ -72,7 +72,7 @@ pub(crate) struct AgentArgs {
 }
 
 pub(crate) fn run(args: &AgentArgs) -> CommandResult {
-    let Serving { config, sealer, .. } = args.serving.read()?;
+    let ServingSetup { config, sealer, .. } = args.serving.read()?;
     let randomness = args.randomness()?;
     match &args.store {
         None => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bigbird_browser::{NativeHost, StorePlace};
 
 use crate::clock::wall_clock;
-use crate::serving::{Serving, ServingArgs};
+use crate::serving::{ServingArgs, ServingSetup};
 use crate::{CommandError, CommandResult, stdio};
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ pub(crate) struct NativeHostArgs {
 }
 
 pub(crate) fn run(args: &NativeHostArgs) -> CommandResult {
-    let Serving {
+    let ServingSetup {
         config,
         profile,
         sealer,

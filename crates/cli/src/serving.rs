@@ -86,7 +86,7 @@ pub(crate) struct ServingArgs {
 }
 
 /// What the options say, with the files that they name.
-pub(crate) struct Serving {
+pub(crate) struct ServingSetup {
     pub(crate) config: Config,
     pub(crate) profile: Profile,
     pub(crate) sealer: DapSealer,
@@ -94,11 +94,11 @@ pub(crate) struct Serving {
 
 impl ServingArgs {
     /// Reads the files that the options name.
-    pub(crate) fn read(&self) -> Result<Serving, CommandError> {
+    pub(crate) fn read(&self) -> Result<ServingSetup, CommandError> {
         let sealer = DapSealer::new(self.services()?);
         let (mut config, profile) = self.config()?;
         config.aggregation_services = sealer.services().protocols();
-        Ok(Serving {
+        Ok(ServingSetup {
             config,
             profile,
             sealer,

@@ -284,7 +284,8 @@ fn two_hosts_share_a_store() {
     assert!(first.end() && second.end());
 }
 
-/// The host starts on a store that `breaking` made unusable, and recovers when `repair` repaired it.
+/// The host starts on a store that `breaking` made unusable, and recovers when `repair` repaired
+/// it.
 fn recovers(breaking: impl Fn(&Path), reasons: &[&str], repair: impl Fn(&Path)) {
     let folder = folder();
     let store = folder.file("store");

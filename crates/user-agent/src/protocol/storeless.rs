@@ -83,13 +83,11 @@ impl StorelessAgent {
     /// cannot predict. Every share of it will be null.
     pub fn null(&self, line: &Line, now: Timestamp, handle: SharedConversion) -> AgentAnswer {
         let answer = match &line.asked {
-            LineRequest::Play(request) => {
-                match page_call(&self.gate, request, now, Some(handle)) {
-                    Ok(Some(call)) => null_answer(&self.gate, &call, handle),
-                    Ok(None) => other_answer(request),
-                    Err(error) => AgentAnswer::rejected(&error),
-                }
-            }
+            LineRequest::Play(request) => match page_call(&self.gate, request, now, Some(handle)) {
+                Ok(Some(call)) => null_answer(&self.gate, &call, handle),
+                Ok(None) => other_answer(request),
+                Err(error) => AgentAnswer::rejected(&error),
+            },
             _ => no_store(),
         };
         answer.with_id(line.id.clone())
