@@ -128,17 +128,18 @@ chrome.webRequest.onHeadersReceived.addListener(
         return undefined;
     },
     { urls: ["<all_urls>"] },
-    // Chromium shows `Clear-Site-Data` only to those who ask for it. Firefox does not know the word.
+    // Chromium shows `Clear-Site-Data` only to those who ask. Firefox does not know the word.
     "EXTRA_HEADERS" in (chrome.webRequest.OnHeadersReceivedOptions ?? {})
         ? ["responseHeaders", "extraHeaders"]
         : ["responseHeaders"],
 );
 
 chrome.webNavigation.onCommitted.addListener((details) => {
-    const { tabId, frameId, documentId, url } = details;
+    const { tabId, frameId, documentId, timeStamp, url } = details;
     const { transitionType, transitionQualifiers } = details;
     ready.then(() => {
-        policies.committed(tabId, frameId, documentId);
+        const arrival = { url: url.split("#")[0], at: timeStamp };
+        policies.committed({ tab: tabId, frame: frameId }, arrival, documentId);
         if (frameId === 0) {
             tabs.committed(tabId, url, transitionType, transitionQualifiers);
         }

@@ -25,7 +25,8 @@ export async function pathTo(tab, { documentId, frameId }) {
     /** @type {Place[]} */
     const path = [];
     let found = frames.find((frame) =>
-        documentId === undefined ? frame.frameId === frameId : frame.documentId === documentId);
+        documentId === undefined ? frame.frameId === frameId : frame.documentId === documentId,
+    );
     while (found && path.length <= frames.length) {
         path.unshift({ id: found.documentId, origin: originOf(found.url) });
         const { parentDocumentId, parentFrameId } = found;

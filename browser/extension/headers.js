@@ -50,9 +50,10 @@ export class Headers {
         const value = (/** @type {string} */ name) => header(details.responseHeaders, name);
         if (type === "main_frame" || type === "sub_frame") {
             const policy = value("permissions-policy");
-            const parsed =
-                policy === null ? null : await this.#parse("permissions-policy", policy, url);
-            this.#policies.responded(tabId, frameId, parsed?.policy ?? null);
+            const parsed = policy && (await this.#parse("permissions-policy", policy, url));
+            const answered = { url: url.split("#")[0], at: details.timeStamp };
+            const frame = { tab: tabId, frame: frameId };
+            this.#policies.responded(frame, answered, (parsed && parsed.policy) || {});
         }
         if (!url.startsWith("https:")) {
             return;

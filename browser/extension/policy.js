@@ -6,6 +6,11 @@
  * @typedef {{saveImpression?: Allowlist, measureConversion?: Allowlist}} Policy
  * @typedef {"saveImpression" | "measureConversion"} Feature
  * @typedef {import("./documents.js").Place} Place
+ * @typedef {{tab: number, frame: number}} Frame
+ * @typedef {{url: string, at: number}} Arrival an address without its fragment, and the time
+ * @typedef {{
+ *   response?: Arrival & {policy: Policy}, document?: Arrival & {id: string},
+ * }} FrameState
  */
 
 const KEY = "policies";
@@ -20,8 +25,12 @@ export class Policies {
      * @type {Map<number, Map<string, Policy>>}
      */
     #documents = new Map();
-    /** Those of responses whose documents are not committed yet. @type {Map<string, Policy>} */
-    #responses = new Map();
+    /**
+     * The last response and the last committed document of each frame. Browsers do not promise
+     * which of the two is told first.
+     * @type {Map<string, FrameState>}
+     */
+    #frames = new Map();
     ready;
 
     constructor() {
@@ -42,31 +51,52 @@ export class Policies {
     }
 
     /**
-     * Notes the policy of a response that will become a document.
-     * @param {number} tab
-     * @param {number} frame
-     * @param {Policy | null} policy
+     * Notes the policy of a response that becomes a document.
+     * @param {Frame} frame
+     * @param {Arrival} arrival
+     * @param {Policy} policy
      */
-    responded(tab, frame, policy) {
-        const place = `${tab} ${frame}`;
-        if (policy?.saveImpression || policy?.measureConversion) {
-            this.#responses.set(place, policy);
+    responded(frame, arrival, policy) {
+        const known = this.#frame(frame);
+        const { document } = known;
+        if (document && document.url === arrival.url && document.at >= arrival.at) {
+            this.#set(frame.tab, document.id, policy);
         } else {
-            this.#responses.delete(place);
+            known.response = { ...arrival, policy };
         }
     }
 
     /**
      * A document is committed.
-     * @param {number} tab
-     * @param {number} frame
-     * @param {string} document
+     * @param {Frame} frame
+     * @param {Arrival} arrival
+     * @param {string} id
      */
-    committed(tab, frame, document) {
+    committed(frame, arrival, id) {
+        const known = this.#frame(frame);
+        const { response } = known;
+        known.response = undefined;
+        known.document = { ...arrival, id };
+        if (response && response.url === arrival.url) {
+            this.#set(frame.tab, id, response.policy);
+        }
+    }
+
+    /** @param {Frame} frame */
+    #frame({ tab, frame }) {
         const place = `${tab} ${frame}`;
-        const policy = this.#responses.get(place);
-        this.#responses.delete(place);
-        if (!policy) {
+        const known = this.#frames.get(place) ?? {};
+        this.#frames.set(place, known);
+        return known;
+    }
+
+    /**
+     * @param {number} tab
+     * @param {string} document
+     * @param {Policy} policy
+     */
+    #set(tab, document, policy) {
+        if (!policy.saveImpression && !policy.measureConversion) {
             return;
         }
         const documents = this.#documents.get(tab) ?? new Map();
@@ -79,6 +109,11 @@ export class Policies {
 
     /** @param {number} tab */
     removed(tab) {
+        for (const place of this.#frames.keys()) {
+            if (place.startsWith(`${tab} `)) {
+                this.#frames.delete(place);
+            }
+        }
         if (this.#documents.delete(tab)) {
             this.#keep();
         }

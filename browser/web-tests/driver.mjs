@@ -495,11 +495,15 @@ class View {
         const matches = typeof which === "function"
             ? which
             : (/** @type {Frame} */ frame) => frame.url().includes(which);
-        const frame = await this.driver.eventually(`a frame like ${which}`, () =>
-            this.frame.childFrames().find(matches));
-        const view = new FrameView(this.driver, frame);
-        await view.until(() => document.readyState === "complete");
-        return view;
+        // The frame is looked up anew each time: while it moves to another process, a driver may
+        // show one that never answers.
+        return this.driver.eventually(`a frame like ${which}`, async () => {
+            const frame = this.frame.childFrames().find(matches);
+            if (frame === undefined) return null;
+            const view = new FrameView(this.driver, frame);
+            const ready = view.evaluate(() => document.readyState === "complete");
+            return (await withLimit(ready, 2000, "the frame").catch(() => false)) ? view : null;
+        });
     }
 }
 

@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { FLAWS } from "./flaws.mjs";
 import { ask, SERVICE } from "./support.mjs";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
@@ -47,9 +48,27 @@ export async function options(name) {
     };
     const text = `globalThis.__bigbirdConfig = ${JSON.stringify(config)};\n`;
     await writeFile(path.join(extension, "config.js"), text);
+    if (process.env.BIGBIRD_FLAW) await breakExtension(extension, process.env.BIGBIRD_FLAW);
     const command = host(path.join(folder, "device.store"), services, policy);
     hosts.set(name, command);
     return { extension, host: command };
+}
+
+/**
+ * Makes a deliberate mistake in a copy of the extension.
+ *
+ * @param {string} folder
+ * @param {string} name
+ */
+async function breakExtension(folder, name) {
+    const flaw = FLAWS.find((flaw) => flaw.name === name);
+    if (flaw === undefined) throw new Error(`unknown flaw \`${name}\``);
+    const file = path.join(folder, flaw.file);
+    const text = await readFile(file, "utf8");
+    if (text.split(flaw.from).length !== 2) {
+        throw new Error(`${flaw.file} must have this once: ${flaw.from}`);
+    }
+    await writeFile(file, text.replace(flaw.from, () => flaw.to));
 }
 
 /**
