@@ -190,7 +190,9 @@ fn clearing_removes_the_entries_that_it_names() {
             .clear_browsing_history(&sites, false, at(100))
             .unwrap();
     }
-    let cases: [(&str, fn(&mut MemoryAgent), &[u64]); 7] = [
+    /// Its name, what is cleared, and the numbers of the entries that are left.
+    type ClearingCase = (&'static str, fn(&mut MemoryAgent), &'static [u64]);
+    let cases: [ClearingCase; 7] = [
         ("nothing", |_| {}, &[1, 2, 3, 4]),
         (
             "all visits",
