@@ -159,7 +159,7 @@ impl Explanation {
     /// The explanation in one sentence, for the user.
     pub fn sentence(&self) -> String {
         // Only a shared conversion has no report.
-        ExplanationRecord::from(self).sentence(self.report.is_none())
+        ExplanationRecord::from(self.clone()).sentence(self.report.is_none())
     }
 
     /// Explains a decision. `name` gives the site of a filter. In each epoch at most `quotas`
@@ -241,8 +241,8 @@ impl Explanation {
     }
 }
 
-impl From<&EpochExplanation> for EpochAccount {
-    fn from(explained: &EpochExplanation) -> Self {
+impl From<EpochExplanation> for EpochAccount {
+    fn from(explained: EpochExplanation) -> Self {
         Self {
             epoch: explained.epoch,
             matched: explained.matched,
@@ -251,15 +251,19 @@ impl From<&EpochExplanation> for EpochAccount {
                 Fate::Dropped(cause) => Some(cause_name(cause).into()),
                 _ => None,
             },
-            filters: explained.filters.iter().map(FilterAccount::from).collect(),
+            filters: explained
+                .filters
+                .into_iter()
+                .map(FilterAccount::from)
+                .collect(),
             filters_left_out: explained.filters_left_out,
             largest_epsilon: explained.largest_epsilon,
         }
     }
 }
 
-impl From<&FilterExplanation> for FilterAccount {
-    fn from(explained: &FilterExplanation) -> Self {
+impl From<FilterExplanation> for FilterAccount {
+    fn from(explained: FilterExplanation) -> Self {
         let Check {
             filter,
             balance,
@@ -267,8 +271,8 @@ impl From<&FilterExplanation> for FilterAccount {
             ..
         } = explained.check;
         Self {
-            filter: filter.kind().limit().key().into(),
-            site: explained.site.clone(),
+            limit: filter.kind().limit(),
+            site: explained.site,
             user_action: match filter {
                 Filter::UserActionBudget(action) => Some(action.0),
                 _ => None,

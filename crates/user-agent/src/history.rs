@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use bigbird::{EpochIndex, Limit, MicroEpsilon, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::explanation::Explanation;
 use crate::site::Site;
@@ -175,6 +175,14 @@ pub(crate) struct ImpressionRecord {
     pub(crate) conversion_callers: Vec<Site>,
 }
 
+impl CallRecord {
+    /// The record as JSON.
+    pub(crate) fn to_json(&self) -> String {
+        // A record has no map whose keys are not strings, which is all that could fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
 /// What became of an impression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -238,19 +246,46 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// The balance of one filter, and what it was asked to pay.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// The balance of one filter, and what it was asked to pay. It is stored as a list in the order of
+/// the fields, because an entry can have many of them.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FilterAccount {
-    /// The key of the filter's limit.
-    pub(crate) filter: Box<str>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Limit,
     pub(crate) site: Option<Site>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) user_action: Option<u64>,
     pub(crate) consumed: u64,
     pub(crate) capacity: Option<u64>,
     pub(crate) asked: u64,
+}
+
+impl Serialize for FilterAccount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self {
+            limit,
+            site,
+            user_action,
+            consumed,
+            capacity,
+            asked,
+        } = self;
+        (limit.key(), site, user_action, consumed, capacity, asked).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FilterAccount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (key, site, user_action, consumed, capacity, asked) =
+            <(Box<str>, _, _, _, _, _)>::deserialize(deserializer)?;
+        let unknown = || serde::de::Error::custom(format!("unknown limit `{key}`"));
+        Ok(Self {
+            limit: Limit::from_key(&key).ok_or_else(unknown)?,
+            site,
+            user_action,
+            consumed,
+            capacity,
+            asked,
+        })
+    }
 }
 
 impl FilterAccount {
@@ -267,13 +302,9 @@ impl FilterAccount {
 
     /// The filter in words, such as `shop.example's querier budget`.
     fn words(&self) -> String {
-        let name = match Limit::from_key(&self.filter) {
-            Some(limit) => limit.name(),
-            None => &self.filter,
-        };
         match &self.site {
-            Some(site) => format!("{site}'s {name}"),
-            None => format!("the {name}"),
+            Some(site) => format!("{site}'s {}", self.limit),
+            None => format!("the {}", self.limit),
         }
     }
 }
@@ -350,8 +381,7 @@ impl ExplanationRecord {
 
     /// The filter of a limit that could not pay, in words. It is the one of the latest epoch.
     fn shortfall(&self, limit: Limit) -> String {
-        let short =
-            |filter: &&FilterAccount| &*filter.filter == limit.key() && filter.short_by() > 0;
+        let short = |filter: &&FilterAccount| filter.limit == limit && filter.short_by() > 0;
         let found = self.epochs.iter().rev().find_map(|epoch| {
             let filter = epoch.filters.iter().find(short)?;
             Some((epoch.epoch, filter))
@@ -379,7 +409,7 @@ fn tightest(passed: &[&EpochAccount]) -> Option<String> {
     let budgets = [Limit::QuerierBudget, Limit::GlobalBudget];
     budgets.into_iter().find_map(|limit| {
         let filters = passed.iter().flat_map(|epoch| &epoch.filters);
-        let of_limit = filters.filter(|filter| &*filter.filter == limit.key());
+        let of_limit = filters.filter(|filter| filter.limit == limit);
         let left = of_limit.filter_map(|filter| Some((filter.left()?, filter)));
         let (left, filter) = left.min_by_key(|(left, filter)| left.saturating_sub(filter.asked))?;
         Some(format!(
@@ -408,15 +438,18 @@ fn epochs(indices: &[i64]) -> String {
     }
 }
 
-impl From<&Explanation> for ExplanationRecord {
-    fn from(explanation: &Explanation) -> Self {
-        let epochs = explanation.epochs.iter().map(EpochAccount::from);
+impl From<Explanation> for ExplanationRecord {
+    fn from(explanation: Explanation) -> Self {
         Self {
             enabled: explanation.enabled,
             cause: explanation.cause_name().map(Box::from),
             readable_from: explanation.readable_from,
-            closed: explanation.closed.clone(),
-            epochs: epochs.collect(),
+            closed: explanation.closed,
+            epochs: explanation
+                .epochs
+                .into_iter()
+                .map(EpochAccount::from)
+                .collect(),
         }
     }
 }

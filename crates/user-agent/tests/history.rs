@@ -121,7 +121,7 @@ fn an_entry_tells_what_happened_and_why() {
 fn every_cause_has_its_sentence() {
     let mut agent = agent(Profile::BigBird);
     save(&mut agent, call("news.example", 1, 1));
-    let mut measure = |agent: &mut MemoryAgent, site, action, epsilon| {
+    let measure = |agent: &mut MemoryAgent, site, action, epsilon| {
         let _ = agent
             .measure_conversion(&call(site, action, 60), &options(epsilon))
             .unwrap();
@@ -184,50 +184,51 @@ fn every_cause_has_its_sentence() {
 /// what left the device.
 #[test]
 fn clearing_removes_the_entries_that_it_names() {
-    type Clear = fn(&mut MemoryAgent);
-    let close = |agent: &mut MemoryAgent, site: &str| {
+    fn close(agent: &mut MemoryAgent, site: &str) {
         let sites = [site.to_owned()];
         agent
             .clear_browsing_history(&sites, false, at(100))
             .unwrap();
-    };
-    let cases: [(&str, Box<dyn Fn(&mut MemoryAgent)>, &[u64]); 7] = [
-        ("nothing", Box::new((|_| {}) as Clear), &[1, 2, 3, 4]),
+    }
+    /// Its name, what is cleared, and the numbers of the entries that are left.
+    type ClearingCase = (&'static str, fn(&mut MemoryAgent), &'static [u64]);
+    let cases: [ClearingCase; 7] = [
+        ("nothing", |_| {}, &[1, 2, 3, 4]),
         (
             "all visits",
-            Box::new(|agent| agent.clear_browsing_history(&[], true, at(100)).unwrap()),
+            |agent| agent.clear_browsing_history(&[], true, at(100)).unwrap(),
             &[],
         ),
         (
             "visits of one site",
-            Box::new(|agent| {
+            |agent| {
                 let sites = ["other.example".to_owned()];
                 agent.clear_browsing_history(&sites, true, at(100)).unwrap();
-            }),
+            },
             &[],
         ),
         (
             "an impression site",
-            Box::new(move |agent| close(agent, "news.example")),
+            |agent| close(agent, "news.example"),
             &[3, 4],
         ),
         (
             "an intermediary",
-            Box::new(move |agent| close(agent, "ads.example")),
+            |agent| close(agent, "ads.example"),
             &[1, 3],
         ),
         (
             "the request of the conversion site",
-            Box::new(|agent| {
+            |agent| {
                 let Ok(()) = agent.clear_impressions_for_site("shop.example");
-            }),
+            },
             &[1, 2, 3, 4],
         ),
         (
             "the request of the intermediary",
-            Box::new(|agent| {
+            |agent| {
                 let Ok(()) = agent.clear_impressions_for_site("ads.example");
-            }),
+            },
             &[1, 3, 4],
         ),
     ];
@@ -395,7 +396,6 @@ fn outcome(steps: &[(HistoryCall, i64, u8)], lossy: bool, reads: bool) -> Vec<St
             let Ok(()) = tx.visit(kind, &mut |row| rows.push(format!("{row:?}")));
         }
         rows.sort();
-        drop(tx);
         let stored = agent.storage().impressions().len();
         told.push(format!(
             "{budgets:?} {state:?} {revision} {stored} {rows:?}"

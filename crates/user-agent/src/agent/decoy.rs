@@ -7,15 +7,20 @@
 //! call that takes a share attributes nothing on the device, so it makes both passes on the decoy.
 //! It also takes a share on the decoy, unless it is charged for a share on the device.
 
+use std::convert::Infallible;
+use std::hint::black_box;
+
 use bigbird::{
-    AttributionObject, AttributionQuery, Capacity, EpochIndex, FilterKind, Impression,
-    ImpressionStore, Ledger, Policy, ReportRequest, SiteId, StoreLimits, Timestamp, UserAction,
-    Window, Workspace, generate_report,
+    AttributionObject, AttributionQuery, Capacity, Decision, EpochIndex, Filter, FilterKind,
+    Impression, ImpressionStore, Ledger, Policy, ReportRequest, SiteId, StoreLimits, Timestamp,
+    UserAction, Window, Workspace, generate_report,
 };
 
 use crate::call::ConversionCall;
 use crate::clock::{DAY_MS, period_ms};
 use crate::config::Config;
+use crate::execution::{LISTED_QUOTAS, conversion_body};
+use crate::explanation::Explanation;
 use crate::memory::MemoryStore;
 use crate::shared::SharedConversion;
 use crate::storage::{ChangeSet, Storage as _, StoredObject, Transaction as _};
@@ -132,6 +137,7 @@ impl Decoy {
         );
         self.ledger.apply(workspace.changes());
         self.ledger.reset();
+        record(conversion, &query, workspace.decision());
     }
 
     /// Makes one pass that charges and creates an attribution object. With `take`, also takes a
@@ -154,8 +160,9 @@ impl Decoy {
         self.ledger.apply(&changes);
         if take {
             let all = EpochIndex(0);
-            let Ok((_, changes)) = object.share(&self.policy, &self.ledger, &query, all);
+            let Ok((share, changes)) = object.share(&self.policy, &self.ledger, &query, all);
             self.ledger.apply(&changes);
+            record(conversion, &query, &share.decision);
         }
         self.ledger.reset();
         object
@@ -174,6 +181,14 @@ impl Decoy {
             .begin()
             .and_then(|mut transaction| transaction.apply(&changes));
     }
+}
+
+/// Writes down a decision as history does, and drops it.
+fn record(conversion: &ConversionCall, query: &AttributionQuery, decision: &Decision) {
+    let site = |filter: Filter| Ok(filter.site().map(|_| conversion.site().clone()));
+    let Ok(explanation) =
+        Explanation::of_decision::<Infallible>(query, None, decision, LISTED_QUOTAS, &site);
+    black_box(conversion_body(conversion, explanation, 0));
 }
 
 /// A query with the dimensions of a request (lookback, terms and histogram size), by a site of the

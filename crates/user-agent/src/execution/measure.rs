@@ -2,12 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::hint::black_box;
 
 use bigbird::{
     AttributionObject, AttributionQuery, Decision, Draws, Filter, Histogram, LedgerChanges, SiteId,
     Workspace, generate_report,
 };
 
+use super::record::conversion_body;
 use super::{ConversionQuery, Execution};
 use crate::agent::OwnWork;
 use crate::call::{ConversionCall, MeasurementKind};
@@ -61,7 +63,7 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         let attributed = self.attribute(&reading, &reading.query, measurement, stored.as_ref())?;
         let charged = !attributed.changes.charges.is_empty();
         let found = stored.is_some();
-        // It is made even if the API is disabled, so that the work is the same.
+        // It is also made while the API is disabled, so that the work is the same.
         let refusal = share_refusal(measurement, stored.as_ref(), &reading);
         let decision = &attributed.decision;
         let mut explanation = self.explained(conversion, &reading, decision, refusal)?;
@@ -93,9 +95,10 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
             measured.dropped = Some(std::mem::take(&mut self.changes));
             measured.report = Histogram::null(conversion.valid.histogram_size);
             measured.decision = Decision::default();
-            explanation = Explanation::disabled(None);
+            let dropped = std::mem::replace(&mut explanation, Explanation::disabled(None));
+            black_box(conversion_body(conversion, dropped, report_bytes));
         }
-        self.record_conversion(conversion, &explanation, report_bytes)?;
+        self.record_conversion(conversion, explanation, report_bytes)?;
         Ok(measured)
     }
 

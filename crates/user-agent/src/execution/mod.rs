@@ -13,6 +13,7 @@ use bigbird::{EpochIndex, Timestamp};
 
 pub(crate) use conversion_query::ConversionQuery;
 pub(crate) use measure::MeasureResult;
+pub(crate) use record::{LISTED_QUOTAS, conversion_body};
 
 use crate::clock::{Timeline, days_before, next};
 use crate::config::{Config, EpochStart};

@@ -16,7 +16,7 @@ use crate::storage::{RowSet, View, ViewRow};
 
 /// The most impression-site quotas of an epoch that an entry lists. A conversion may match ads of a
 /// thousand sites.
-const LISTED_QUOTAS: usize = 8;
+pub(crate) const LISTED_QUOTAS: usize = 8;
 
 impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
     /// Records an impression.
@@ -39,33 +39,24 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
             conversion_sites: valid.conversion_sites.clone(),
             conversion_callers: valid.conversion_callers.clone(),
         });
-        self.record(HistoryKind::Impression, occasion, caller, call)
+        let body = record_of(occasion, call).to_json();
+        self.record(HistoryKind::Impression, occasion, caller, body)
     }
 
     /// Records a call that measures.
     pub(super) fn record_conversion(
         &mut self,
         conversion: &ConversionCall,
-        explanation: &Explanation,
+        explanation: Explanation,
         report_bytes: usize,
     ) -> Result<(), E> {
-        let valid = &conversion.valid;
-        let call = RecordedCall::Conversion(ConversionRecord {
-            querier: conversion.querier().clone(),
-            aggregation_service: valid.aggregation_service.clone(),
-            epsilon: valid.terms.epsilon().micro(),
-            histogram_size: valid.histogram_size.get(),
-            value: valid.terms.value(),
-            max_value: valid.terms.max_value(),
-            report_bytes,
-            explanation: explanation.into(),
-        });
         let kind = match conversion.measurement {
             MeasurementKind::Conversion => HistoryKind::Conversion,
             MeasurementKind::Create { .. } => HistoryKind::SharedConversion,
             MeasurementKind::Share(_) => HistoryKind::Share,
         };
-        self.record(kind, &conversion.occasion, &conversion.caller, call)
+        let body = conversion_body(conversion, explanation, report_bytes);
+        self.record(kind, &conversion.occasion, &conversion.caller, body)
     }
 
     /// The explanation of a decision, for history. It does not search for the largest epsilon, and
@@ -92,14 +83,8 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
         kind: HistoryKind,
         occasion: &Occasion,
         caller: &CallSites,
-        call: RecordedCall,
+        body: String,
     ) -> Result<(), E> {
-        let record = CallRecord {
-            time: occasion.now,
-            user_action: occasion.user_action.and_then(Action::shown_number),
-            action_label: occasion.action_label.clone(),
-            call,
-        };
         let last = self.view.last_entry()?;
         self.changes.recorded.push(HistoryEntry {
             number: last.map_or(1, |last| last.saturating_add(1)),
@@ -107,8 +92,7 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
             kind,
             site: caller.site.clone(),
             caller: caller.caller().clone(),
-            // A record has no map whose keys are not strings, which is all that could fail.
-            body: serde_json::to_string(&record).unwrap_or_default(),
+            body,
         });
         Ok(())
     }
@@ -140,5 +124,34 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
     fn unrecord(&mut self, numbers: Vec<u64>) {
         self.changes.erase |= !numbers.is_empty();
         self.changes.unrecorded.extend(numbers);
+    }
+}
+
+/// What the entry of a call that measures tells, as JSON.
+pub(crate) fn conversion_body(
+    conversion: &ConversionCall,
+    explanation: Explanation,
+    report_bytes: usize,
+) -> String {
+    let valid = &conversion.valid;
+    let call = RecordedCall::Conversion(ConversionRecord {
+        querier: conversion.querier().clone(),
+        aggregation_service: valid.aggregation_service.clone(),
+        epsilon: valid.terms.epsilon().micro(),
+        histogram_size: valid.histogram_size.get(),
+        value: valid.terms.value(),
+        max_value: valid.terms.max_value(),
+        report_bytes,
+        explanation: explanation.into(),
+    });
+    record_of(&conversion.occasion, call).to_json()
+}
+
+fn record_of(occasion: &Occasion, call: RecordedCall) -> CallRecord {
+    CallRecord {
+        time: occasion.now,
+        user_action: occasion.user_action.and_then(Action::shown_number),
+        action_label: occasion.action_label.clone(),
+        call,
     }
 }

@@ -174,7 +174,7 @@ impl AgentAnswer {
     pub fn explanation(explanation: &Explanation, shows_histograms: bool) -> Self {
         // Only a shared conversion has no report.
         let is_shared = explanation.report.is_none();
-        let mut explained = Self::of(explanation_json(&explanation.into(), is_shared));
+        let mut explained = Self::of(explanation_json(&explanation.clone().into(), is_shared));
         if let Some(report) = explanation.report.as_ref().filter(|_| shows_histograms) {
             explained.set("histogram", json!(report.buckets()));
         }
@@ -399,9 +399,20 @@ fn epoch_json(epoch: &EpochAccount) -> Value {
         .filters
         .iter()
         .map(|filter| {
-            let mut fields = json!(filter);
-            fields["epoch"] = json!(epoch.epoch);
-            fields["shortBy"] = json!(filter.short_by());
+            let mut fields = json!({
+                "epoch": epoch.epoch,
+                "filter": filter.limit.key(),
+                "consumed": filter.consumed,
+                "capacity": filter.capacity,
+                "asked": filter.asked,
+                "shortBy": filter.short_by(),
+            });
+            if let Some(site) = &filter.site {
+                fields["site"] = json!(site.as_str());
+            }
+            if let Some(action) = filter.user_action {
+                fields["userAction"] = json!(action);
+            }
             fields
         })
         .collect();
