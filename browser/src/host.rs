@@ -146,6 +146,9 @@ impl NativeHost {
     fn agent(&self, file: &Path) -> io::Result<UserAgent<LazyStore, SystemRandomness>> {
         let randomness = SystemRandomness::new().map_err(io::Error::other)?;
         let (file, place) = (file.to_owned(), self.store.clone());
+        // A store that disappears while the host runs is not created anew: that would give every
+        // budget back.
+        let mut existed = false;
         let store = LazyStore::new(move || {
             if let StorePlace::Folder(folder) = &place {
                 // If this fails, opening the store says why.
@@ -155,7 +158,12 @@ impl NativeHost {
                 wait: LOCK_WAIT,
                 ..StoreOptions::default()
             };
-            SqliteStore::open_or_create(&file, &options)
+            let opened = match existed {
+                true => SqliteStore::open(&file, &options),
+                false => SqliteStore::open_or_create(&file, &options),
+            };
+            existed |= opened.is_ok();
+            opened
         });
         let agent = UserAgent::on(self.config.clone(), store, randomness);
         Ok(agent.sealing(self.sealer.clone()))
