@@ -125,10 +125,12 @@ export class Calls {
             const asked = lost ? Promise.reject(new Error("lost")) : this.#host.call(request);
             const early = asked.then(
                 (given) => {
-                    answer = given;
                     this.#changed();
-                    // The site asked for too many reports: this follows from its own calls alone.
-                    return !given.ok;
+                    // The gate found nothing wrong with the call, so any other error is the host's
+                    // own, and no business of the page.
+                    const rejected = given.name === "QuotaExceededError";
+                    answer = given.ok || rejected ? given : answer;
+                    return rejected;
                 },
                 () => false,
             );
