@@ -69,7 +69,8 @@ async function hostParts() {
         length.writeUInt32LE(text.length);
         child.stdin.write(Buffer.concat([length, text]));
     });
-    const timed = async (/** @type {string} */ name, /** @type {(at: number) => object} */ make) => {
+    /** @param {string} name @param {(at: number) => object} make */
+    const timed = async (name, make) => {
         const times = [];
         for (let at = 0; at < 200; at += 1) {
             const begin = performance.now();
