@@ -4,7 +4,7 @@
 // host gave it, could not give it in time, or is not there. What a page sees of an invalid call or
 // of an impression follows from the call alone, so the gate answers that, not the host.
 
-import { hostOf, originOf, pathTo } from "./documents.js";
+import { hostOf, isSecure, originOf, pathTo } from "./documents.js";
 
 /**
  * @typedef {import("./host.js").Answer} Answer
@@ -175,14 +175,18 @@ export async function callerOf(sender) {
         return null;
     }
     const path = await pathTo(tab.id, { documentId, frameId });
-    if (!path) {
+    // A page that is not secure has no API, and could still find its own way to the relay.
+    if (!path?.every(({ origin }) => origin === null || isSecure(origin))) {
         return null;
     }
     // A sandboxed document has an origin of its own, which is written "null". A window that a page
     // opened without an address has the origin of that page, which only the sender tells.
     const caller = originOf(sender.origin);
     const top = path.length === 1 ? caller : path[0].origin;
-    return top ? { tab: tab.id, path, top, caller, inPrivate: tab.incognito === true } : null;
+    if (top === null || !isSecure(top)) {
+        return null;
+    }
+    return { tab: tab.id, path, top, caller, inPrivate: tab.incognito === true };
 }
 
 /** @param {string} message @returns {Answer} */

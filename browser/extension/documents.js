@@ -53,6 +53,16 @@ export function originOf(address) {
 }
 
 /**
+ * True if an origin is potentially trustworthy: https, or this machine. Only secure contexts have
+ * the API.
+ * @param {string | null} origin
+ */
+export function isSecure(origin) {
+    const own = /^http:\/\/(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$/;
+    return origin !== null && (origin.startsWith("https://") || own.test(origin));
+}
+
+/**
  * The host of an origin, or null.
  * @param {string | undefined | null} origin
  */

@@ -1,7 +1,7 @@
 // Response headers: `Save-Impression`, `Measure-Conversion` and the upload of its report (the
 // draft's section HTTP API), `Clear-Site-Data`, and `Permissions-Policy`.
 
-import { originOf, pathTo } from "./documents.js";
+import { isSecure, originOf, pathTo } from "./documents.js";
 
 /**
  * @typedef {import("./calls.js").Calls} Calls
@@ -103,7 +103,7 @@ export class Headers {
         }
         const path = await pathTo(tabId, { documentId, frameId });
         const found = await chrome.tabs.get(tabId).catch(() => null);
-        const secure = path?.every(({ origin }) => origin?.startsWith("https:"));
+        const secure = path?.every(({ origin }) => isSecure(origin));
         if (!path || !found || !secure) {
             return null;
         }

@@ -74,11 +74,27 @@ export class Policies {
      */
     committed(frame, arrival, id) {
         const known = this.#frame(frame);
+        if (frame.frame === 0) {
+            // The frames of the page before are gone.
+            this.#forget(frame.tab, `${frame.tab} 0`);
+        }
         const { response } = known;
         known.response = undefined;
         known.document = { ...arrival, id };
         if (response && response.url === arrival.url) {
             this.#set(frame.tab, id, response.policy);
+        }
+    }
+
+    /**
+     * @param {number} tab
+     * @param {string} [except] the place that stays
+     */
+    #forget(tab, except) {
+        for (const place of this.#frames.keys()) {
+            if (place.startsWith(`${tab} `) && place !== except) {
+                this.#frames.delete(place);
+            }
         }
     }
 
@@ -109,11 +125,7 @@ export class Policies {
 
     /** @param {number} tab */
     removed(tab) {
-        for (const place of this.#frames.keys()) {
-            if (place.startsWith(`${tab} `)) {
-                this.#frames.delete(place);
-            }
-        }
+        this.#forget(tab);
         if (this.#documents.delete(tab)) {
             this.#keep();
         }

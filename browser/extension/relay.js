@@ -11,6 +11,10 @@
     /** The number of times that a call is asked for again after the background was lost. */
     const TRIES = 3;
 
+    if (!globalThis.isSecureContext) {
+        return;
+    }
+
     let pending = 0;
     /** @type {MessagePort | undefined} */
     let page;

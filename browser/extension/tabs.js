@@ -179,8 +179,12 @@ export class Tabs {
      * @returns {Promise<import("./host.js").Answer | null>}
      */
     async check(id) {
-        const refused = await this.#activate(this.#tab(id), "check");
-        this.#keep();
+        const tab = this.#tab(id);
+        const { enabled } = tab.activation;
+        const refused = await this.#activate(tab, "check");
+        if (tab.activation.enabled !== enabled) {
+            this.#keep();
+        }
         return refused;
     }
 

@@ -7,6 +7,7 @@
  * @property {string} file a file of the extension
  * @property {string} from what it says
  * @property {string} to what the broken variant says
+ * @property {{ file: string, from: string, to: string }} [also] a second change
  * @property {string} caughtBy the file and the name of the test that fails
  */
 
@@ -53,6 +54,18 @@ export const FLAWS = [
         from: "apply(post, port, [stringify(request)]);",
         to: "port.postMessage(JSON.stringify(request));",
         caughtBy: "hostile: a page that changes built-in objects changes nothing in the API",
+    },
+    {
+        name: "the relay listens in pages that are not secure, and nobody looks",
+        file: "relay.js",
+        from: "if (!globalThis.isSecureContext) {",
+        to: "if (false) {",
+        also: {
+            file: "documents.js",
+            from: 'origin.startsWith("https://")',
+            to: 'origin.startsWith("http")',
+        },
+        caughtBy: "hostile: a page that is not secure finds no way to the API",
     },
     {
         name: "policies are not enforced",

@@ -107,6 +107,26 @@ test("messages that a page makes up reach nobody", async (t) => {
     assert.deepEqual(await history(t, "site"), []);
 });
 
+test("a page that is not secure finds no way to the API", async (t) => {
+    t.page("plain", "/", BUTTON);
+    const tab = await t.open(`http://${t.host("plain")}/`);
+    await tab.click("#go");
+    const heard = await tab.evaluate(async () => {
+        /** @type {string[]} */
+        const heard = [];
+        const { port1, port2 } = new MessageChannel();
+        port1.onmessage = ({ data }) => heard.push(data);
+        // What the extension's own script would send in a secure page.
+        postMessage("bigbird-attribution", "*", [port2]);
+        await new Promise((resolve) => setTimeout(resolve, 100));
+        port1.postMessage(`[1,"saveImpression",{"histogramIndex":1}]`);
+        await new Promise((resolve) => setTimeout(resolve, 1000));
+        return heard;
+    });
+    assert.deepEqual(heard, []);
+    assert.deepEqual(await history(t, "plain"), []);
+});
+
 test("sites, user actions and privacy cannot be claimed in options", async (t) => {
     const tab = await active(t, "site");
     const claims = {

@@ -63,12 +63,11 @@ export async function options(name) {
 async function breakExtension(folder, name) {
     const flaw = FLAWS.find((flaw) => flaw.name === name);
     if (flaw === undefined) throw new Error(`unknown flaw \`${name}\``);
-    const file = path.join(folder, flaw.file);
-    const text = await readFile(file, "utf8");
-    if (text.split(flaw.from).length !== 2) {
-        throw new Error(`${flaw.file} must have this once: ${flaw.from}`);
+    for (const { file, from, to } of [flaw, ...(flaw.also ? [flaw.also] : [])]) {
+        const text = await readFile(path.join(folder, file), "utf8");
+        if (text.split(from).length !== 2) throw new Error(`${file} must have this once: ${from}`);
+        await writeFile(path.join(folder, file), text.replace(from, () => to));
     }
-    await writeFile(file, text.replace(flaw.from, () => flaw.to));
 }
 
 /**
