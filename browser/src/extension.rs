@@ -28,6 +28,7 @@ const FILES: &[(&str, &[u8])] = files![
     "calls.js",
     "clearing.js",
     "config.js",
+    "documents.js",
     "gate.js",
     "gate.wasm",
     "headers.js",
