@@ -421,6 +421,12 @@ async function allowIncognito(browser, extensionId) {
         const api = /** @type {any} */ (chrome).developerPrivate;
         await api.updateProfileConfiguration({ inDeveloperMode: true });
         await api.updateExtensionConfiguration({ extensionId: id, incognitoAccess: true });
+        // A page that opens before the extension is back would talk to the one that is gone.
+        for (;;) {
+            const { state, incognitoAccess } = await api.getExtensionInfo(id);
+            if (state === "ENABLED" && incognitoAccess.isActive) break;
+            await new Promise((resolve) => setTimeout(resolve, 25));
+        }
     }, extensionId);
     await page.close();
 }

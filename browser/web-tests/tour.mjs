@@ -246,6 +246,8 @@ class Visit {
 
 /** @type {Step} */
 const START = ["the first page waits for the visitor", async (visit) => {
+    await visit.driver.eventually("the host works", async () =>
+        (await ask(visit, { event: "status" })).ok);
     await visit.says(visit.tab, "#own", /no report of yours yet/);
     // Simulated people keep the machine busy, and all reports must be ready in time.
     await visit.says(visit.tab, "#people", /^\d+ simulated people and you have sent \d+ reports/);
