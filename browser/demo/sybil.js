@@ -1,6 +1,6 @@
 // One of the attacker's domains: it saves or measures, and sends the visitor on to the next one.
 const LAST = 12;
-/** The time for a call to leave the page, in milliseconds. The answer is not waited for. */
+/** The least time on a domain, in milliseconds. */
 const PAUSE = 250;
 
 const what = new URLSearchParams(location.search).get("do");
@@ -13,11 +13,22 @@ if (attribution && what === "save") {
 }
 if (attribution && what === "measure") {
     const aggregationService = "https://agg.example";
-    const options = { aggregationService, histogramSize: 5, epsilon: 1 };
-    attribution.measureConversion(options).catch(() => {});
+    // All of its own budget, which is 1. The shop asks for 0.5: halves leave not even that behind.
+    const options = { aggregationService, histogramSize: 5, epsilon: 0.5 };
+    for (let half = 0; half < 2; half += 1) {
+        attribution.measureConversion(options).catch(() => {});
+    }
 }
 
-setTimeout(() => {
+/**
+ * Waits until the browser has seen the calls. Reports take two seconds, which are not waited for.
+ * An invalid call is refused at once, and after those before it were seen.
+ */
+const seen = attribution
+    ?.saveImpression({ histogramIndex: 0, conversionSites: ["not a site"] })
+    .catch(() => {});
+const pause = new Promise((resolve) => setTimeout(resolve, PAUSE));
+Promise.all([seen, pause]).then(() => {
     const next = `https://sybil${number + 1}.example/?do=${what}`;
     location.replace(number < LAST ? next : `https://tracker.example/?done=${what}`);
-}, PAUSE);
+});

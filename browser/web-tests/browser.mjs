@@ -18,7 +18,8 @@ import { NativeHost } from "./native-host.mjs";
  * @typedef {object} BrowserOptions
  * @property {string} extension the folder of the unpacked extension
  * @property {HostCommand} host
- * @property {import("./server.mjs").WebServer} server the web that the browser sees
+ * @property {{ port: number, keyHash: string }} server the proxy to the web that the browser sees,
+ *     and the hash of its public key
  * @property {boolean} [privateAllowed] the extension may run in private windows; true unless given
  * @property {string[]} [args] more command-line arguments
  * @property {Record<string, string | number | boolean>} [prefs] more preferences of Firefox
@@ -39,6 +40,18 @@ import { NativeHost } from "./native-host.mjs";
  * @property {() => string} log what the browser wrote to its standard streams
  * @property {() => Promise<void>} close
  */
+
+/**
+ * The browsers that a command line asks for: both unless one is named.
+ *
+ * @param {string | undefined} given
+ * @returns {BrowserName[]}
+ */
+export function browserNames(given) {
+    if (given === undefined) return ["chromium", "firefox"];
+    if (given === "chromium" || given === "firefox") return [given];
+    throw new Error(`unknown browser \`${given}\`; use one of: chromium, firefox`);
+}
 
 /** How long a browser may take to start, on a slow and busy machine. */
 const START_LIMIT = 120_000;
@@ -408,6 +421,12 @@ async function allowIncognito(browser, extensionId) {
         const api = /** @type {any} */ (chrome).developerPrivate;
         await api.updateProfileConfiguration({ inDeveloperMode: true });
         await api.updateExtensionConfiguration({ extensionId: id, incognitoAccess: true });
+        // A page that opens before the extension is back would talk to the one that is gone.
+        for (;;) {
+            const { state, incognitoAccess } = await api.getExtensionInfo(id);
+            if (state === "ENABLED" && incognitoAccess.isActive) break;
+            await new Promise((resolve) => setTimeout(resolve, 25));
+        }
     }, extensionId);
     await page.close();
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
-// Runs the tests of the extension in Chromium and Firefox, at the same time.
+// Runs the tests of the extension in Chromium and Firefox, at the same time, and then the tour of
+// the demonstration. With --only or --self-test there is no tour.
 //
 //     node browser/web-tests/run.mjs [--browser NAME] [--only PATTERN] [--jobs N] [--self-test]
 
@@ -7,10 +8,11 @@ import { readdir } from "node:fs/promises";
 import path from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { startBrowser, withLimit } from "./browser.mjs";
+import { browserNames, startBrowser, withLimit } from "./browser.mjs";
 import { Driver } from "./driver.mjs";
 import { WebServer } from "./server.mjs";
 import { beginFile, TestContext, tests } from "./suite.mjs";
+import { tour } from "./tour.mjs";
 
 /** @typedef {import("./browser.mjs").BrowserName} BrowserName */
 /** @typedef {import("./suite.mjs").TestCase} TestCase */
@@ -43,24 +45,18 @@ async function main() {
     await loadTests(folder);
     const pattern = new RegExp(flags.only ?? "", "i");
     const chosen = tests.filter(({ file, name }) => pattern.test(`${file}: ${name}`));
-    const results = await Promise.all(
-        browserNames().map((name) => runBrowser(name, setup, chosen)),
-    );
-    const passed = results.reduce((sum, result) => sum + result.passed, 0);
-    const failed = results.reduce((sum, result) => sum + result.failed, 0);
+    const names = browserNames(flags.browser);
+    const results = await Promise.all(names.map((name) => runBrowser(name, setup, chosen)));
     for (const { name, version, passed, failed, seconds } of results) {
         console.log(`${name} (${version}): ${passed} passed, ${failed} failed in ${seconds} s`);
     }
+    // The tour comes last and alone, because it is about what a person sees.
+    const whole = flags.only === undefined && !flags["self-test"];
+    const counts = whole ? [...results, await tour(names, { verbose: flags.verbose })] : results;
+    const passed = counts.reduce((sum, result) => sum + result.passed, 0);
+    const failed = counts.reduce((sum, result) => sum + result.failed, 0);
     console.log(`${passed} passed, ${failed} failed`);
     return failed === 0 && passed > 0;
-}
-
-/** @returns {BrowserName[]} */
-function browserNames() {
-    const given = flags.browser;
-    if (given === undefined) return ["chromium", "firefox"];
-    if (given === "chromium" || given === "firefox") return [given];
-    throw new Error(`unknown browser \`${given}\`; use one of: chromium, firefox`);
 }
 
 /** @param {string} folder */

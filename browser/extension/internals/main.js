@@ -123,8 +123,10 @@ function announce() {
     const first = lastRevision === -1;
     const entries = model.history.items;
     const fresh = lastNumber < 0 ? [] : entries.filter((entry) => entry.number > lastNumber);
-    const ads = fresh.filter((entry) => entry.kind === "impression").length;
-    const conversions = fresh.length - ads;
+    const seen = fresh.filter((entry) => entry.kind === "impression");
+    // What the domain cap refused is not remembered.
+    const ads = seen.filter((entry) => entry.outcome === "saved").length;
+    const conversions = fresh.length - seen.length;
     lastRevision = revision;
     lastNumber = entries[0]?.number ?? lastNumber;
     if (first) {

@@ -51,6 +51,7 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ("/shop.js", SCRIPT, page!("shop.js")),
     ("/results.js", SCRIPT, page!("results.js")),
     ("/sybil.js", SCRIPT, page!("sybil.js")),
+    ("/tracker.js", SCRIPT, page!("tracker.js")),
 ];
 
 /// A picture of one pixel, for responses that matter only for their headers.

@@ -89,7 +89,7 @@ const pages = new WeakMap();
 /**
  * Asks the host as the internals page does.
  *
- * @param {TestContext} t
+ * @param {{ driver: import("../driver.mjs").Driver }} t
  * @param {object} request
  * @returns {Promise<any>}
  */

@@ -180,10 +180,10 @@ function refusal(entry) {
     }
     const epochs = entry.explanation?.epochs ?? [];
     const refused = epochs.filter(({ cause }) => cause === "domainCap").length;
-    if (refused > 0) {
-        return `Refused by the domain cap in ${plural(refused, "epoch")}`;
+    if (refused > 0 && refused < epochs.length) {
+        return `Refused by the domain cap in ${refused} of ${plural(epochs.length, "epoch")}`;
     }
-    return entry.cause === "domainCap" ? "Refused by the domain cap" : null;
+    return refused > 0 || entry.cause === "domainCap" ? "Refused by the domain cap" : null;
 }
 
 /** @param {HistoryEntry[]} entries */
