@@ -2,7 +2,7 @@
 // concerns. Listeners are added at once, because the browser starts this script anew for an event.
 
 import "./config.js";
-import { callerOf, Calls } from "./calls.js";
+import { callerOf, Calls, failed } from "./calls.js";
 import { Clearing } from "./clearing.js";
 import { hostOf, originOf } from "./documents.js";
 import { Gate } from "./gate.js";
@@ -61,9 +61,38 @@ chrome.runtime.onMessage.addListener((message, sender, respond) => {
     if (message?.type !== "call") {
         return false;
     }
+    if (isFlood(sender.tab.id, arrival)) {
+        const told = `at most ${MOST_CALLS} calls a second of a tab are taken`;
+        respond(answerText(failed("QuotaExceededError", told)));
+        return false;
+    }
     receiveCall(message, sender, arrival).then((answer) => respond(answerText(answer)));
     return true;
 });
+
+/** The most calls of a tab that are taken within a second. */
+const MOST_CALLS = 400;
+
+/**
+ * The calls of each tab in its current second.
+ * @type {Map<number, {since: number, calls: number}>}
+ */
+const recent = new Map();
+
+/**
+ * True if a tab calls so often that others would notice. It depends on the tab's own calls alone.
+ * @param {number} tab
+ * @param {number} now
+ */
+function isFlood(tab, now) {
+    const known = recent.get(tab);
+    if (!known || now - known.since >= 1000) {
+        recent.set(tab, { since: now, calls: 1 });
+        return false;
+    }
+    known.calls += 1;
+    return known.calls > MOST_CALLS;
+}
 
 /**
  * @param {{text: string, lost: unknown}} message
@@ -158,6 +187,7 @@ chrome.tabs.onRemoved.addListener((tabId) => {
     ready.then(() => {
         tabs.removed(tabId);
         policies.removed(tabId);
+        recent.delete(tabId);
     });
 });
 

@@ -22,9 +22,6 @@ import { hostOf, isSecure, originOf, pathTo } from "./documents.js";
 /** The time before an answer is due at which a null report is made if there is none yet. */
 const PREPARE = 150;
 
-/** The most conversions of a top-level site that wait for an answer. */
-const MOST_OF_SITE = 64;
-
 export class Calls {
     #host;
     #gate;
@@ -32,8 +29,6 @@ export class Calls {
     #policies;
     #answerAfter;
     #changed;
-    /** @type {Map<string, number>} */
-    #pending = new Map();
     /** The number of reports that the gate made because the host did not. */
     fallbacks = 0;
 
@@ -65,12 +60,12 @@ export class Calls {
      * @returns {Promise<Answer>}
      */
     async make(feature, options, caller, arrival, lost = false) {
-        if (!this.#policies.allows(feature, caller.path)) {
+        if (!this.#policies.allows(feature, caller.tab, caller.path)) {
             return notAllowed("the permissions policy of the page does not allow it");
         }
-        const refused = await this.#tabs.check(caller.tab);
-        if (refused) {
-            return refused;
+        if (await this.#tabs.check(caller.tab)) {
+            // How long ago the user did something, and where, is not for the page to know.
+            return notAllowed("the user did nothing here, or too long ago");
         }
         const request = this.#request(feature, options, caller);
         const gate = await this.#gate;
@@ -113,51 +108,27 @@ export class Calls {
      */
     async #measure(request, gate, arrival, lost) {
         const due = arrival + this.#answerAfter;
-        const waiting = this.#pending.get(request.site) ?? 0;
-        if (waiting >= MOST_OF_SITE) {
-            const told = `at most ${MOST_OF_SITE} conversions of a site may wait for an answer`;
-            return failed("QuotaExceededError", told);
-        }
-        this.#pending.set(request.site, waiting + 1);
-        try {
-            /** @type {Answer | undefined} */
-            let answer;
-            const asked = lost ? Promise.reject(new Error("lost")) : this.#host.call(request);
-            const early = asked.then(
+        /** @type {{answer?: Answer}} */
+        const ready = {};
+        if (!lost) {
+            this.#host.call(request).then(
                 (given) => {
                     this.#changed();
-                    // The gate found nothing wrong with the call, so any other error is the host's
-                    // own, and no business of the page.
-                    const rejected = given.name === "QuotaExceededError";
-                    answer = given.ok || rejected ? given : answer;
-                    return rejected;
+                    // The gate found nothing wrong with the call, so an error is the host's own,
+                    // and no business of the page.
+                    ready.answer = given.ok ? given : ready.answer;
                 },
-                () => false,
+                () => undefined,
             );
-            const prepare = delay(due - PREPARE).then(() => {
-                if (!answer) {
-                    this.fallbacks += 1;
-                    const made = gate.call({ event: "null", call: request });
-                    answer ??= made;
-                }
-                return false;
-            });
-            if (
-                (await Promise.race([early.then((rejected) => rejected || prepare), prepare])) &&
-                answer
-            ) {
-                return answer;
-            }
-            await delay(due);
-            return /** @type {Answer} */ (/** @type {unknown} */ (answer));
-        } finally {
-            const left = (this.#pending.get(request.site) ?? 1) - 1;
-            if (left > 0) {
-                this.#pending.set(request.site, left);
-            } else {
-                this.#pending.delete(request.site);
-            }
         }
+        await delay(due - PREPARE);
+        if (!ready.answer) {
+            this.fallbacks += 1;
+            ready.answer = gate.call({ event: "null", call: request });
+        }
+        // The host may still answer in between.
+        await delay(due);
+        return ready.answer;
     }
 }
 
@@ -168,13 +139,13 @@ export class Calls {
  * @returns {Promise<Caller | null>}
  */
 export async function callerOf(sender) {
-    const { tab, frameId, documentId, documentLifecycle } = sender;
+    const { tab, documentId, documentLifecycle } = sender;
     // Chromium tells what has become of the document. One that is prepared in advance, or that is
     // kept for later, may not call.
     if (tab?.id === undefined || (documentLifecycle ?? "active") !== "active") {
         return null;
     }
-    const path = await pathTo(tab.id, { documentId, frameId });
+    const path = await pathTo(tab.id, documentId);
     // A page that is not secure has no API, and could still find its own way to the relay.
     if (!path?.every(({ origin }) => origin === null || isSecure(origin))) {
         return null;

@@ -13,6 +13,9 @@ import { hostOf } from "./documents.js";
 
 const KEY = "clears";
 
+/** The most sites of one request, which must not be longer than the host reads. */
+const MOST_SITES = 1000;
+
 export class Clearing {
     /** @type {Host | undefined} */
     #host;
@@ -36,8 +39,11 @@ export class Clearing {
      * A site asked for its impressions to be removed, with `Clear-Site-Data`.
      * @param {string} host
      */
-    site(host) {
-        return this.#clear([{ event: "clearImpressionsForSite", site: host }]);
+    async site(host) {
+        const answer = (await this.#gate).call({ event: "site", host });
+        if (answer.ok) {
+            await this.#clear([{ event: "clearImpressionsForSite", site: answer.site }]);
+        }
     }
 
     /**
@@ -59,19 +65,20 @@ export class Clearing {
                 sites.add(answer.site);
             }
         }
-        const requests = [];
+        // This first, because looking through the history takes its time.
+        const event = "clearImpressionsForSite";
+        await this.#clear(Array.from(sites, (site) => ({ event, site, byUser: true })));
         const unvisited = [];
         for (const site of sites) {
-            requests.push({ event: "clearImpressionsForSite", site });
             if (!(await isVisited(site, gate))) {
                 unvisited.push(site);
             }
         }
-        if (unvisited.length > 0) {
+        for (let at = 0; at < unvisited.length; at += MOST_SITES) {
             const event = "clearBrowsingHistoryForAttribution";
-            requests.push({ event, sites: unvisited, forgetVisits: false });
+            const sites = unvisited.slice(at, at + MOST_SITES);
+            await this.#clear([{ event, sites, forgetVisits: false }]);
         }
-        await this.#clear(requests);
     }
 
     /**
@@ -83,7 +90,10 @@ export class Clearing {
             const list = await this.#kept();
             while (list.length > 0) {
                 const answer = await send(list[0]);
-                if (!answer.ok && answer.error === "StoreError") {
+                // A request that the host refuses for good would be refused again. Anything else
+                // may be done later.
+                const forGood = ["DOMException", "RangeError"].includes(answer.error);
+                if (!answer.ok && !forGood) {
                     throw new Error(answer.message);
                 }
                 list.shift();
@@ -100,8 +110,13 @@ export class Clearing {
         // It is kept first: the host, the background or the browser may end at any moment.
         await this.#inTurn(async () => {
             const list = await this.#kept();
-            list.push(...requests);
-            await chrome.storage.local.set({ [KEY]: list });
+            // A site may ask as often as it likes, and is forgotten once.
+            const known = new Set(list.map((request) => JSON.stringify(request)));
+            const added = requests.filter((request) => !known.has(JSON.stringify(request)));
+            if (added.length > 0) {
+                list.push(...added);
+                await chrome.storage.local.set({ [KEY]: list });
+            }
         });
         await this.#host?.flush().catch(() => undefined);
     }

@@ -16,17 +16,16 @@
  * any more: it was removed, left, or put into the back/forward cache.
  *
  * @param {number} tab
- * @param {{documentId?: string, frameId?: number}} which
+ * @param {string | undefined} documentId Firefox does not tell it for requests of workers, whose
+ *   page is therefore not known.
  * @returns {Promise<Place[] | null>}
  */
-export async function pathTo(tab, { documentId, frameId }) {
+export async function pathTo(tab, documentId) {
     const listed = await chrome.webNavigation.getAllFrames({ tabId: tab }).catch(() => null);
     const frames = listed ?? [];
     /** @type {Place[]} */
     const path = [];
-    let found = frames.find((frame) =>
-        documentId === undefined ? frame.frameId === frameId : frame.documentId === documentId,
-    );
+    let found = frames.find((frame) => frame.documentId === documentId);
     while (found && path.length <= frames.length) {
         path.unshift({ id: found.documentId, origin: originOf(found.url) });
         const { parentDocumentId, parentFrameId } = found;

@@ -58,12 +58,20 @@ export class Headers {
         if (!url.startsWith("https:")) {
             return;
         }
+        // Nothing counts of a page that Chromium only prepares, nor of a request without a page.
+        // The draft means responses of the network. Chromium does not tell which are of the cache.
+        const shown = (details.documentLifecycle ?? "active") === "active";
+        if (tabId < 0 || !shown || details.fromCache) {
+            return;
+        }
         const clear = value("clear-site-data");
         if (clear !== null && (await this.#parse("clear-site-data", clear, url))?.impressions) {
-            await this.#clearing.site(new URL(url).hostname);
+            const tab = await chrome.tabs.get(tabId).catch(() => null);
+            if (tab?.incognito === false) {
+                await this.#clearing.site(new URL(url).hostname);
+            }
         }
-        // The draft means responses of the network. Chromium does not tell which are of the cache.
-        if (tabId < 0 || !DESTINATIONS.includes(type) || details.fromCache) {
+        if (!DESTINATIONS.includes(type)) {
             return;
         }
         const save = value("save-impression");
@@ -97,11 +105,8 @@ export class Headers {
      * @returns {Promise<Caller | null>}
      */
     async #caller(details) {
-        const { tabId, frameId, documentId, documentLifecycle, url } = details;
-        if ((documentLifecycle ?? "active") !== "active") {
-            return null;
-        }
-        const path = await pathTo(tabId, { documentId, frameId });
+        const { tabId, documentId, url } = details;
+        const path = await pathTo(tabId, documentId);
         const found = await chrome.tabs.get(tabId).catch(() => null);
         const secure = path?.every(({ origin }) => isSecure(origin));
         if (!path || !found || !secure) {

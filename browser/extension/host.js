@@ -101,11 +101,12 @@ export class Host {
         if (performance.now() < this.#notBefore) {
             throw new HostError(this.#state.message ?? "the native host is not running");
         }
+        const name = await profile();
         const port = chrome.runtime.connectNative(NAME);
         this.#port = port;
         port.onMessage.addListener((answer) => this.#receive(answer));
         port.onDisconnect.addListener(() => this.#lose(port));
-        const answer = await this.#send({ event: "connect", profile: await profile() });
+        const answer = await this.#send({ event: "connect", profile: name });
         if (!answer.ok) {
             port.disconnect();
             this.#lose(port, answer.message);

@@ -18,6 +18,15 @@ const KEY = "policies";
 /** The most documents of a tab whose policies are kept. */
 const MOST_DOCUMENTS = 1000;
 
+/** The most origins of a list. A longer list allows nobody. */
+const MOST_ORIGINS = 100;
+
+/** Stands for all documents of a tab that had too many policies. */
+const FULL = "full";
+
+/** @type {Allowlist} */
+const NOBODY = { self: false, origins: [] };
+
 export class Policies {
     /**
      * The policies of documents, by tab and document. A document that is left stays: the user may
@@ -116,9 +125,11 @@ export class Policies {
             return;
         }
         const documents = this.#documents.get(tab) ?? new Map();
-        this.#documents.set(tab, documents.set(document, policy));
+        this.#documents.set(tab, documents.set(document, bounded(policy)));
         if (documents.size > MOST_DOCUMENTS) {
-            documents.delete([...documents.keys()][0]);
+            // A policy that is forgotten must not become none: nobody in this tab may call now.
+            documents.clear();
+            documents.set(FULL, { saveImpression: NOBODY, measureConversion: NOBODY });
         }
         this.#keep();
     }
@@ -135,16 +146,34 @@ export class Policies {
      * True if a document may use a feature: every document above it lets it, and so does its own
      * policy. The default is that all may.
      * @param {Feature} feature
+     * @param {number} tab
      * @param {Place[]} path the documents from the top down
      */
-    allows(feature, path) {
-        const policies = [...this.#documents.values()];
+    allows(feature, tab, path) {
+        const documents = this.#documents.get(tab);
+        if (documents?.has(FULL)) {
+            return false;
+        }
         return path.every(({ id, origin }, at) => {
-            const list = policies.find((documents) => documents.has(id))?.get(id)?.[feature];
+            const list = documents?.get(id)?.[feature];
             const child = path[at + 1];
             return matches(list, origin, origin) && (!child || matches(list, child.origin, origin));
         });
     }
+}
+
+/**
+ * The same policy, with lists of a bounded size.
+ * @param {Policy} policy
+ * @returns {Policy}
+ */
+function bounded(policy) {
+    const fits = (/** @type {Allowlist | undefined} */ list) =>
+        !list || "all" in list || list.origins.length <= MOST_ORIGINS ? list : NOBODY;
+    return {
+        saveImpression: fits(policy.saveImpression),
+        measureConversion: fits(policy.measureConversion),
+    };
 }
 
 /**

@@ -8,8 +8,8 @@
     const LONGEST_CALL = 128 * 1024;
     /** The most calls of a document that wait for an answer. */
     const MOST_PENDING = 256;
-    /** The number of times that a call is asked for again after the background was lost. */
-    const TRIES = 3;
+    /** The pauses before a call is asked for, again after the background was lost, in ms. */
+    const PAUSES = [0, 50, 200, 500, 1000];
 
     if (!globalThis.isSecureContext) {
         return;
@@ -58,20 +58,21 @@
         pending += 1;
         const answer = await ask(text);
         pending -= 1;
-        if (answer !== undefined) {
-            page?.postMessage(`[${id},${answer}]`);
-        }
+        page?.postMessage(`[${id},${answer}]`);
     }
 
     /**
      * Asks the background. If it is lost on the way, the call may have been charged already, so it
      * is asked for again as one that may only be answered null.
      * @param {string} text
-     * @returns {Promise<string | undefined>}
+     * @returns {Promise<string>}
      */
     async function ask(text) {
         const since = performance.now();
-        for (let tried = 0; tried < TRIES; tried += 1) {
+        for (const [tried, pause] of PAUSES.entries()) {
+            if (pause > 0) {
+                await new Promise((resolve) => setTimeout(resolve, pause));
+            }
             const lost = tried === 0 ? null : performance.now() - since;
             /** @type {() => void} */
             let giveUp = () => undefined;
@@ -93,7 +94,7 @@
                 waiting.delete(giveUp);
             }
         }
-        return undefined;
+        return 'null,"DOMException","InvalidStateError","the extension was removed or updated"';
     }
 
     /** Called when this page comes back from the back/forward cache. @type {Set<() => void>} */

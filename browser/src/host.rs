@@ -233,6 +233,12 @@ fn is_profile(name: &str) -> bool {
 /// Creates a folder that only its owner can read, with the folders above it.
 fn create_private(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
+        // `install` may have made it for the launcher, which everybody may read.
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+        }
         return Ok(());
     }
     let mut builder = fs::DirBuilder::new();

@@ -146,11 +146,11 @@ async function broken(from, to) {
 
 const FLAWS = [
     { name: "answers when it is ready", from: "await delay(due);", to: "" },
-    { name: "waits for the host", from: "PREPARE).then(", to: "PREPARE + 1e9).then(" },
+    { name: "waits for the host", from: "delay(due - PREPARE)", to: "delay(due + 1e9)" },
     {
         name: "asks the host again for a lost call",
-        from: "lost ? Promise.reject",
-        to: "false ? Promise.reject",
+        from: "if (!lost) {\n            this.#host",
+        to: "if (true) {\n            this.#host",
     },
 ];
 

@@ -375,7 +375,7 @@ pageTest("one site is cleared, in two ways", "rich", {}, async (page) => {
     await press(page, "dialog .danger");
     await until(page, () => document.querySelector(".number").textContent === "6");
     assert.deepEqual(await sent(page, "clearImpressionsForSite"),
-        [{ event: "clearImpressionsForSite", site: "news.example" }]);
+        [{ event: "clearImpressionsForSite", site: "news.example", byUser: true }]);
     await page.type("#clear-site", "shop.example");
     await page.click("input[value=conversions]");
     await press(page, "form [type=submit]");

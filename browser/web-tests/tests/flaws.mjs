@@ -70,15 +70,15 @@ export const FLAWS = [
     {
         name: "policies are not enforced",
         file: "calls.js",
-        from: "if (!this.#policies.allows(feature, caller.path)) {",
+        from: "if (!this.#policies.allows(feature, caller.tab, caller.path)) {",
         to: "if (false) {",
         caughtBy: "frames: Permissions-Policy of the page forbids the API to all",
     },
     {
         name: "nothing answers for a host that is missing",
         file: "calls.js",
-        from: 'const made = gate.call({ event: "null", call: request });',
-        to: 'const made = { ok: true, report: "" };',
+        from: 'ready.answer = gate.call({ event: "null", call: request });',
+        to: 'ready.answer = { ok: true, report: "" };',
         caughtBy: "host: a host that is missing, and comes back",
     },
     {
@@ -91,7 +91,7 @@ export const FLAWS = [
     {
         name: "what is cleared while the host is away is forgotten",
         file: "clearing.js",
-        from: "list.push(...requests);",
+        from: "list.push(...added);",
         to: "",
         caughtBy: "clearing: what is cleared while the host is away is cleared when it is back",
     },

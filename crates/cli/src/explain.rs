@@ -230,7 +230,9 @@ fn what(event: &ScenarioEvent) -> String {
                 details()
             )
         }
-        AgentRequest::ClearImpressionsForSite { site } => format!("{site} clears its impressions"),
+        AgentRequest::ClearImpressionsForSite { site, .. } => {
+            format!("{site} clears its impressions")
+        }
         AgentRequest::ClearBrowsingHistoryForAttribution {
             sites,
             forget_visits,

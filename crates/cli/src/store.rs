@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird::{Balance, Capacity, EpochIndex, Timestamp};
-use bigbird_store::{CheckReport, EpochSummary, Problem, Reset, StoreError, StoreSummary};
+use bigbird_store::{CheckReport, EpochSummary, Reset, StoreError, StoreSummary};
 use bigbird_user_agent::protocol::{budget_json, rules_json};
 use bigbird_user_agent::{Era, FilterBalance, Rules};
 use serde_json::{Value, json};
@@ -84,14 +84,15 @@ pub(crate) fn run(command: &StoreCommand) -> CommandResult {
                 sites,
                 impressions,
                 objects,
-                ..
+                history,
             } = checked.map_err(|error| unusable(&error))?;
             format!(
-                "The store is intact: {}, {}, {}, {}.\n",
+                "The store is intact: {}, {}, {}, {}, {} of history.\n",
                 output::count(filters, "filter"),
                 output::count(impressions, "impression"),
                 output::count(objects, "attribution object"),
-                output::count(sites, "site")
+                output::count(sites, "site"),
+                output::count(history, "record")
             )
         }
         StoreCommand::Backup { file, to } => {
@@ -162,13 +163,8 @@ fn told_of_reset(reset: &Reset) -> String {
 
 /// The error of a store that cannot be used, with advice, in one line.
 pub(crate) fn unusable(error: &StoreError) -> CommandError {
-    let advice = match error.problem() {
-        // A log without its store: a reset would find nothing, and an empty store refunds all.
-        Problem::Damaged(_) if !error.path().exists() => "; restore the store file beside its log",
-        Problem::Damaged(_) => "; `bigbird store reset` starts over without giving budgets back",
-        problem if problem.is_transient() => "; nothing was lost, try again",
-        _ => "",
-    };
+    let advice = error.advice().map(|advice| format!("; {advice}"));
+    let advice = advice.unwrap_or_default();
     CommandError::because(format!("{error}{advice}"))
 }
 
@@ -178,9 +174,9 @@ fn checked_json(checked: &Result<CheckReport, StoreError>) -> Value {
             "ok": true,
             "filters": checked.filters,
             "impressions": checked.impressions,
+            "objects": checked.objects,
             "sites": checked.sites,
             "history": checked.history,
-            "sites": checked.sites,
         }),
         Err(error) => json!({
             "ok": false,

@@ -341,7 +341,7 @@ export class Overview {
             return;
         }
         const request = ads
-            ? { event: "clearImpressionsForSite", site: name }
+            ? { event: "clearImpressionsForSite", site: name, byUser: true }
             : { event: "clearBrowsingHistoryForAttribution", sites: [name], forgetVisits: false };
         if (await this.#send(request, `Cleared ${name}.`)) {
             this.#site.value = "";

@@ -92,6 +92,7 @@ const FORMS: &[RequestForm] = &[
     RequestForm {
         event: "clearImpressionsForSite",
         required: &["site"],
+        optional: &["byUser"],
         ..NOTHING
     },
     RequestForm {
@@ -371,7 +372,7 @@ fn is_good(name: &str, value: &Value) -> bool {
         "sites" | "participants" => value
             .as_array()
             .is_some_and(|list| list.iter().all(Value::is_string)),
-        "forgetVisits" | "private" => value.is_boolean(),
+        "byUser" | "forgetVisits" | "private" => value.is_boolean(),
         "actionLabel" => value
             .as_str()
             .is_some_and(|label| label.len() <= LONGEST_LABEL),
@@ -390,7 +391,7 @@ fn must_be(name: &str) -> &'static str {
         "querier" => "\"conversionSite\" or \"intermediary\"",
         "shared" => "the handle of a shared conversion, 32 hexadecimal digits",
         "sites" | "participants" => "a list of hosts",
-        "forgetVisits" | "private" => "true or false",
+        "byUser" | "forgetVisits" | "private" => "true or false",
         "actionLabel" => "a string of at most 64 bytes",
         "options" => "an object",
         _ => "",

@@ -364,7 +364,10 @@ impl Reader {
         match call {
             None => {
                 let forgotten = match &asked {
-                    LineRequest::Play(AgentRequest::ClearImpressionsForSite { site }) => {
+                    LineRequest::Play(AgentRequest::ClearImpressionsForSite {
+                        site,
+                        by_user: false,
+                    }) => {
                         self.gate.config().site(site).ok()
                     }
                     _ => None,
@@ -526,9 +529,15 @@ fn make<S: Storage<Error: Reason>, R: Randomness>(
                 shared.answer(answer, id);
             }
             TaskKind::Forget(site) => {
-                let site = site.as_str().to_owned();
-                let forget = LineRequest::Play(AgentRequest::ClearImpressionsForSite { site });
-                let _ = server.own(&forget, now);
+                let forget = LineRequest::Play(AgentRequest::ClearImpressionsForSite {
+                    site: site.as_str().to_owned(),
+                    by_user: false,
+                });
+                if server.own(&forget, now).is_err() {
+                    // The site was told that it is forgotten, so this is tried until it is.
+                    let later = (shared.now() + Duration::from_secs(1), now);
+                    shared.lock().to_forget.entry(site).or_insert(later);
+                }
             }
             TaskKind::Page(call) => {
                 calls.push(call);

@@ -79,7 +79,7 @@ impl<S: Storage, R: Randomness> Player<S, R> {
             return self.measure(request, &call, options);
         }
         match request {
-            AgentRequest::ClearImpressionsForSite { site } => {
+            AgentRequest::ClearImpressionsForSite { site, .. } => {
                 let cleared = self.agent.clear_impressions_for_site(site);
                 cleared.map_err(AgentError::Store)?;
             }

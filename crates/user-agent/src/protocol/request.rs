@@ -49,7 +49,12 @@ pub enum AgentRequest {
         shared: SharedConversion,
     },
     /// A response asks to clear a site's data.
-    ClearImpressionsForSite { site: String },
+    ClearImpressionsForSite {
+        site: String,
+        /// Ours: true if the user asks for it, who is told when it is done.
+        #[serde(default)]
+        by_user: bool,
+    },
     /// The user clears browsing history.
     ClearBrowsingHistoryForAttribution {
         sites: Vec<String>,
