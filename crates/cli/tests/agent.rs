@@ -702,7 +702,8 @@ fn a_store_can_be_looked_into_checked_copied_and_reset() {
     let global =
         json!({"epoch": 0, "filter": "globalBudget", "consumed": 500_000, "capacity": 8_000_000});
     assert_eq!(shown["epochs"][0]["budgets"][1], global);
-    let checked = "The store is intact: 4 filters, 1 impression, 0 attribution objects, 2 sites.\n";
+    let checked = "The store is intact: 4 filters, 1 impression, 0 attribution objects, 2 sites, \
+         2 records of history.\n";
     assert_eq!(bigbird(&["store", "check", &path]), checked);
     bigbird(&["store", "backup", &path, &copy]);
     assert_eq!(bigbird(&["store", "check", &copy]), checked);

@@ -367,9 +367,7 @@ impl Reader {
                     LineRequest::Play(AgentRequest::ClearImpressionsForSite {
                         site,
                         by_user: false,
-                    }) => {
-                        self.gate.config().site(site).ok()
-                    }
+                    }) => self.gate.config().site(site).ok(),
                     _ => None,
                 };
                 let mut state = self.shared.lock();
