@@ -51,11 +51,6 @@ export class Host {
         return this.#state;
     }
 
-    /** The number of requests that wait for an answer. */
-    get waiting() {
-        return this.#pending.size;
-    }
-
     /**
      * Sends a request of the user, starting the host if necessary.
      * @param {Request} request

@@ -226,6 +226,4 @@ test("pages cannot open or read the extension's own pages", async (t) => {
         return [fetched, inside];
     }, url);
     assert.deepEqual(facts, ["refused", "refused"]);
-    assert.equal(await tab.evaluate(() => document.title), "page");
-    assert.ok(BUTTON.includes("page"));
 });

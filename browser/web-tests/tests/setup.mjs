@@ -2,6 +2,7 @@
 // native host with a store in the throw-away folder.
 
 import { execFile } from "node:child_process";
+import { rmSync } from "node:fs";
 import { cp, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -29,6 +30,7 @@ const hosts = new Map();
 /** @param {import("../browser.mjs").BrowserName} name */
 export async function options(name) {
     const folder = await mkdtemp(path.join(tmpdir(), "bigbird-tests-"));
+    process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
     const service = path.join(folder, "service");
     await promisify(execFile)(BIGBIRD, ["keys", "generate", "--out", service, "--url", SERVICE]);
     const policy = path.join(folder, "policy.json");
