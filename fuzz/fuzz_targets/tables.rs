@@ -22,12 +22,13 @@ use bigbird_fuzz::{FuzzFolder, damage, one_in};
 use bigbird_lab::attack::attackers::Random;
 use bigbird_lab::attack::{Attack, Strength};
 use bigbird_lab::describe::Description;
-use bigbird_lab::simulate::Laboratory;
+use bigbird_lab::evaluation::Laboratory;
 use bigbird_lab::tune;
 use bigbird_lab::workload::criteo::read_prepared;
 use bigbird_lab::workload::table::{self, TableOptions, TimeUnit};
 use bigbird_lab::workload::write::{write_prepared, write_table};
-use bigbird_lab::workload::{EventKind, QuerierOptions, Workload, WorkloadEvent};
+use bigbird_lab::evaluation::QuerierOptions;
+use bigbird_lab::workload::{EventKind, Workload, WorkloadEvent};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

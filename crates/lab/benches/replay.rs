@@ -9,8 +9,7 @@ use std::time::Instant;
 use bigbird::{Policy, Profile};
 use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
-use bigbird_lab::simulate::Laboratory;
-use bigbird_lab::workload::QuerierOptions;
+use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_testing::{asked_for_instructions, asked_to_count, print_instructions};
 

@@ -5,9 +5,8 @@
 
 use bigbird::Profile;
 use bigbird_lab::attack::{Attack, AttackStage, Attacker, Strength};
-use bigbird_lab::resilience::Resilience;
-use bigbird_lab::simulate::Laboratory;
-use bigbird_lab::workload::QuerierOptions;
+use bigbird_lab::evaluation::resilience::Resilience;
+use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 use bigbird_lab::workload::synthetic::{Population, Preset};
 
 struct Wanderer;

@@ -3,10 +3,10 @@
 //!
 //! * A [`Workload`](workload::Workload) is what a population of devices does. It is read from
 //!   tables of any size or from Criteo's files, or generated.
-//! * A [`Laboratory`](simulate::Laboratory) replays it ([`replay`]) on the budget manager of the
-//!   `bigbird` crate, under a policy, with or without an attacker ([`attack`]). It reports the
-//!   error of sums of reports and which limits blocked reports ([`metrics`]), and whether the
-//!   attacker stayed within the bounds of the resilience theorem ([`resilience`]).
+//! * A [`Laboratory`](evaluation::Laboratory) replays it on the budget manager of the `bigbird`
+//!   crate, under a policy, with or without an attacker ([`attack`]). It reports the error of sums
+//!   of reports, which limits blocked reports, and whether the attacker stayed within the bounds of
+//!   the resilience theorem ([`evaluation`]).
 //! * It serves to reproduce the [`paper`]'s evaluation, to find capacities for what devices do
 //!   ([`describe`], [`tune`]), and to plan an advertiser's measurement ([`mod@plan`]).
 //!
@@ -15,9 +15,8 @@
 //!
 //! ```
 //! use bigbird::Profile;
-//! use bigbird_lab::simulate::Laboratory;
+//! use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 //! use bigbird_lab::workload::synthetic::{Population, Preset};
-//! use bigbird_lab::workload::QuerierOptions;
 //!
 //! let population = Population { preset: Preset::Published, scale: 0.001, seed: 1 };
 //! let workload = population.generate();
@@ -26,18 +25,14 @@
 //! let laboratory = Laboratory::new(&workload, options, 2)?;
 //! let outcome = laboratory.run(&Profile::BigBird.policy(), None)?;
 //! assert!(outcome.error(50.0).is_some_and(|median| median > 0.0));
-//! # Ok::<(), bigbird_lab::simulate::LabError>(())
+//! # Ok::<(), bigbird_lab::evaluation::LabError>(())
 //! ```
 
 pub mod attack;
 pub mod describe;
-pub mod experiment;
-pub mod metrics;
+pub mod evaluation;
 pub mod paper;
 pub mod plan;
-pub mod replay;
-pub mod resilience;
-pub mod simulate;
 pub mod text;
 pub mod tune;
 pub mod workload;

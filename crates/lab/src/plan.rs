@@ -6,8 +6,10 @@
 //! devices make in an epoch, which is counted in a workload.
 
 use crate::describe::Counts;
+use crate::evaluation::NoiseModel;
+use crate::evaluation::querier::noise_scale;
 use crate::workload::read::ReadError;
-use crate::workload::{EventKind, NoiseModel, Workload, noise_scale};
+use crate::workload::{EventKind, Workload};
 
 /// An advertiser that measures its conversions.
 #[derive(Debug, Clone)]

@@ -11,12 +11,12 @@
 //! in which something is paid, and every site with an impression that could get credit pays. So
 //! exact counts can exceed the paper's statistics.
 
-use bigbird::{Charge, Filter, FilterKind, PolicyError, Profile, SiteId};
+use bigbird::{Filter, FilterKind, PolicyError, Profile, SiteId};
 
 use crate::describe::{Counts, Description, Estimate};
-use crate::replay::Replay;
-use crate::simulate::LabError;
-use crate::workload::{QuerierOptions, Workload};
+use crate::evaluation::replay::{Observer, ReportRow, Scene};
+use crate::evaluation::{LabError, Laboratory, QuerierOptions};
+use crate::workload::Workload;
 
 /// N, M and n of each device and epoch, as the closed form defines them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,7 +64,6 @@ pub fn exact(workload: &Workload, lookback_epochs: u16, threads: usize) -> Resul
         min_conversions_a_day: 0,
         ..QuerierOptions::default()
     };
-    let survey = workload.survey(&everyone)?;
     // Filters this large never refuse, but they are charged, so the charges can be counted.
     const PLENTY: f64 = 1e6;
     let mut policy = Profile::BigBird.policy().to_builder().no_domain_cap();
@@ -77,57 +76,50 @@ pub fn exact(workload: &Workload, lookback_epochs: u16, threads: usize) -> Resul
         policy = policy.capacity(kind, PLENTY);
     }
     let policy = policy.build()?;
-    let replayed = Replay {
-        workload,
-        survey: &survey,
-        policy: &policy,
-        lookback_epochs,
-        threads,
-        attack: None,
-        count_sites: true,
+    let laboratory = Laboratory::with_lookback(workload, everyone, lookback_epochs, threads)?;
+    let mut exact = Exact::default();
+    for counted in laboratory.observe(&policy, None, PayingSites::default)? {
+        exact.add(&counted.exact);
     }
-    .run()?;
-    Ok(replayed.exact)
+    Ok(exact)
 }
 
-/// Collects the sites that pay on one device.
+/// Counts the sites that pay.
 #[derive(Debug, Default)]
-pub(crate) struct PayingSites {
-    /// The epoch, the impression site and the conversion site of each charge.
+struct PayingSites {
+    exact: Exact,
+    /// The epoch, the impression site and the conversion site of each charge on the device.
     pairs: Vec<(i64, SiteId, SiteId)>,
     scratch: Vec<SiteId>,
 }
 
-impl PayingSites {
-    pub(crate) fn begin(&mut self) {
-        self.pairs.clear();
-    }
-
-    /// Records the charges of a report.
-    pub(crate) fn paid(&mut self, conversion_site: SiteId, charges: &[Charge]) {
-        for charge in charges {
+impl Observer for PayingSites {
+    fn report(&mut self, row: &ReportRow, scene: &Scene<'_>) {
+        let conversion_site = SiteId(row.conversion.conversion_site);
+        for charge in &scene.workspace.changes().charges {
             if let Filter::ImpressionSiteQuota(site) = charge.filter {
                 self.pairs.push((charge.epoch.0, site, conversion_site));
             }
         }
     }
 
-    pub(crate) fn count(&mut self, exact: &mut Exact) {
+    fn end_device(&mut self) {
         self.pairs.sort_unstable();
         self.pairs.dedup();
         for of_epoch in self.pairs.chunk_by(|one, next| one.0 == next.0) {
             let mut sites = 0;
             for of_site in of_epoch.chunk_by(|one, next| one.1 == next.1) {
                 sites += 1;
-                exact.fan_out.add(of_site.len());
+                self.exact.fan_out.add(of_site.len());
             }
-            exact.impression_sites.add(sites);
+            self.exact.impression_sites.add(sites);
             self.scratch.clear();
             self.scratch.extend(of_epoch.iter().map(|pair| pair.2));
             self.scratch.sort_unstable();
             self.scratch.dedup();
-            exact.conversion_sites.add(self.scratch.len());
+            self.exact.conversion_sites.add(self.scratch.len());
         }
+        self.pairs.clear();
     }
 }
 

@@ -4,9 +4,9 @@
 use bigbird::Profile;
 use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
-use bigbird_lab::replay::Replay;
+use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
+use bigbird_lab::workload::Workload;
 use bigbird_lab::workload::synthetic::{Population, Preset};
-use bigbird_lab::workload::{QuerierOptions, Workload};
 use bigbird_testing::CountingAllocator;
 
 #[global_allocator]
@@ -27,25 +27,17 @@ fn allocations(workload: &Workload, attacker: Option<&dyn Attacker>) -> (u64, u6
         min_conversions_a_day: 10,
         ..QuerierOptions::default()
     };
-    let survey = workload.survey(&options).unwrap();
+    let laboratory = Laboratory::new(workload, options, 1).unwrap();
     let policy = Profile::BigBird.policy();
-    let replay = Replay {
-        workload,
-        survey: &survey,
-        policy: &policy,
-        lookback_epochs: 1,
-        threads: 1,
-        attack: attacker.map(|attacker| Attack {
-            attacker,
-            strength: Strength::of_paper(Some(2)),
-            seed: 1,
-        }),
-        count_sites: false,
-    };
+    let attack = attacker.map(|attacker| Attack {
+        attacker,
+        strength: Strength::of_paper(Some(2)),
+        seed: 1,
+    });
     let before = ALLOCATOR.allocations();
-    let replayed = replay.run().unwrap();
+    laboratory.observe(&policy, attack, || ()).unwrap();
     let count = ALLOCATOR.allocations() - before;
-    (count, replayed.given.len() as u64)
+    (count, workload.len() as u64)
 }
 
 #[test]

@@ -8,9 +8,8 @@ use std::path::Path;
 
 use bigbird::{FilterKind, Policy, Profile};
 use bigbird_lab::attack::{Attack, Strength, attackers};
-use bigbird_lab::metrics::Batch;
-use bigbird_lab::simulate::Laboratory;
-use bigbird_lab::workload::QuerierOptions;
+use bigbird_lab::evaluation::metrics::Batch;
+use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 use bigbird_lab::workload::criteo::read_prepared;
 use serde_json::Value;
 
@@ -62,15 +61,11 @@ fn of_artifact(batch: &Value) -> (f64, u64, Vec<u64>, Vec<u64>, f64, Vec<u64>) {
 fn ours(batch: &Batch) -> (f64, u64, Vec<u64>, Vec<u64>, f64, Vec<u64>) {
     (
         batch.epsilon,
-        batch.size as u64,
-        batch.full.to_vec(),
-        batch.kept.to_vec(),
+        batch.size,
+        batch.full.clone(),
+        batch.kept.clone(),
         batch.rmsre,
-        batch
-            .blocked
-            .iter()
-            .map(|count| u64::from(*count))
-            .collect(),
+        batch.blocked.to_vec(),
     )
 }
 

@@ -2,13 +2,15 @@
 //! quotas.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::collections::HashMap;
+
 use bigbird::{FilterKind, Limit, Policy, Profile};
 use bigbird_lab::attack::attackers::{self, DrainConversionSite, DrainImpressionSite, Omniscient};
 use bigbird_lab::attack::{Attack, AttackStage, Attacker, HeardVisits, Quotas, Strength};
-use bigbird_lab::replay::{Replay, ReportOutcome};
-use bigbird_lab::simulate::{Laboratory, RunResult};
+use bigbird_lab::evaluation::replay::{Observer, ReportRow, Scene};
+use bigbird_lab::evaluation::{Laboratory, QuerierOptions, RunResult};
 use bigbird_lab::workload::synthetic::{Population, Preset};
-use bigbird_lab::workload::{EventKind, QuerierOptions, Survey, Workload, WorkloadEvent};
+use bigbird_lab::workload::{EventKind, Workload, WorkloadEvent};
 
 fn workload() -> Workload {
     let population = Population {
@@ -141,14 +143,17 @@ fn attackers_hear_of_queriers_visits_unless_of_all() {
         let outcome = laboratory.run(&policy, Some(attack)).unwrap();
         outcome.resilience.as_ref().unwrap().touched
     };
-    let survey = workload.survey(&options).unwrap();
+    let laboratory = Laboratory::new(&workload, options, 2).unwrap();
     let measures = |event: &WorkloadEvent| {
         let site = event.conversion_site;
-        survey.queriers.iter().any(|querier| querier.site == site)
+        laboratory
+            .queriers()
+            .iter()
+            .any(|querier| querier.site == site)
     };
     let mut visited = 0;
     each_device(&workload, |events| {
-        let visits = events.iter().filter(|(_, event)| measures(event)).count();
+        let visits = events.iter().filter(|event| measures(event)).count();
         visited += u64::from(visits >= 2);
     });
     let all = QuerierOptions {
@@ -190,41 +195,48 @@ fn bursts_drain_a_global_budget_and_big_bird_holds_them() {
     );
 }
 
+/// The bucket and the blocking limit of every report, by the row of its conversion.
+#[derive(Default)]
+struct Outcomes(HashMap<u32, (Option<u16>, Option<Limit>)>);
+
+impl Observer for Outcomes {
+    fn report(&mut self, row: &ReportRow, _: &Scene<'_>) {
+        self.0.insert(row.conversion.row, (row.bucket, row.blocked));
+    }
+}
+
+impl Outcomes {
+    fn of(&self, event: &WorkloadEvent) -> (Option<u16>, Option<Limit>) {
+        self.0.get(&event.row).copied().unwrap_or_default()
+    }
+}
+
 /// The outcome of every report, without and with an attack.
 fn both(
-    workload: &Workload,
-    survey: &Survey,
+    laboratory: &Laboratory<'_>,
     policy: &Policy,
     attacker: &dyn Attacker,
-) -> (Vec<ReportOutcome>, Vec<ReportOutcome>) {
+) -> (Outcomes, Outcomes) {
     let replay = |attack| {
-        let replay = Replay {
-            workload,
-            survey,
-            policy,
-            lookback_epochs: 1,
-            threads: 2,
-            attack,
-            count_sites: false,
-        };
-        replay.run().unwrap().given
+        let observed = laboratory.observe(policy, attack, Outcomes::default);
+        let mut all = Outcomes::default();
+        observed
+            .unwrap()
+            .into_iter()
+            .for_each(|it| all.0.extend(it.0));
+        all
     };
     (replay(None), replay(Some(attack(attacker, policy))))
 }
 
-/// Calls `each` with the events of every device, each with its place.
-fn each_device(workload: &Workload, mut each: impl FnMut(&[(usize, WorkloadEvent)])) {
-    let mut first = 0;
+/// Calls `each` with the events of every device.
+fn each_device(workload: &Workload, mut each: impl FnMut(&[WorkloadEvent])) {
     for number in 0..workload.parts() {
         let part = workload.part(number).unwrap();
         for device in 0..part.devices() {
-            let events: Vec<_> = part
-                .range(device)
-                .map(|at| (first + at, part.event(at)))
-                .collect();
+            let events: Vec<_> = part.range(device).map(|at| part.event(at)).collect();
             each(&events);
         }
-        first += part.len();
     }
 }
 
@@ -240,23 +252,23 @@ fn quotas_only() -> Policy {
 #[test]
 fn draining_a_conversion_site_harms_that_site_alone() {
     let workload = workload();
-    let survey = workload.survey(&options()).unwrap();
-    let busiest = survey
-        .queriers
+    let laboratory = Laboratory::new(&workload, options(), 2).unwrap();
+    let busiest = laboratory
+        .queriers()
         .iter()
-        .max_by_key(|it| it.reports.len())
+        .max_by_key(|it| it.conversions)
         .unwrap();
-    let (alone, attacked) = both(&workload, &survey, &quotas_only(), &DrainConversionSite);
+    let (alone, attacked) = both(&laboratory, &quotas_only(), &DrainConversionSite);
     let (mut own, mut harmed) = (0, 0);
     each_device(&workload, |events| {
-        for (at, event) in events {
+        for event in events {
             if event.conversion_site == busiest.site {
-                own += usize::from(alone[*at].bucket().is_some());
-                harmed += usize::from(attacked[*at].blocked() == Some(Limit::ConversionSiteQuota));
-            } else if alone[*at].bucket().is_some() {
+                own += usize::from(alone.of(event).0.is_some());
+                harmed += usize::from(attacked.of(event).1 == Some(Limit::ConversionSiteQuota));
+            } else if alone.of(event).0.is_some() {
                 // Other sites may even gain: what the attacked site could not pay is left in the
                 // quotas that they share with it.
-                assert_eq!(alone[*at].bucket(), attacked[*at].bucket(), "{event:?}");
+                assert_eq!(alone.of(event).0, attacked.of(event).0, "{event:?}");
             }
         }
     });
@@ -264,13 +276,13 @@ fn draining_a_conversion_site_harms_that_site_alone() {
     // With the paper's global budget, the attack takes at most one epsilon of it, so almost no
     // report of another site changes.
     let policy = Profile::BigBird.policy();
-    let (alone, attacked) = both(&workload, &survey, &policy, &DrainConversionSite);
+    let (alone, attacked) = both(&laboratory, &policy, &DrainConversionSite);
     let (mut others, mut changed) = (0, 0);
     each_device(&workload, |events| {
-        for (at, event) in events {
-            if event.conversion_site != busiest.site && alone[*at].bucket().is_some() {
+        for event in events {
+            if event.conversion_site != busiest.site && alone.of(event).0.is_some() {
                 others += 1;
-                changed += usize::from(alone[*at].bucket() != attacked[*at].bucket());
+                changed += usize::from(alone.of(event).0 != attacked.of(event).0);
             }
         }
     });
@@ -280,18 +292,30 @@ fn draining_a_conversion_site_harms_that_site_alone() {
 #[test]
 fn draining_an_impression_site_harms_only_who_advertised_there() {
     let workload = workload();
-    let survey = workload.survey(&options()).unwrap();
-    let busiest = (0..survey.impressions.len())
-        .max_by_key(|site| (survey.impressions[*site], std::cmp::Reverse(*site)))
+    let laboratory = Laboratory::new(&workload, options(), 2).unwrap();
+    let measures = |site| laboratory.queriers().iter().any(|it| it.site == site);
+    let mut impressions = vec![0; workload.impression_site_names.len()];
+    each_device(&workload, |events| {
+        for event in events {
+            if let EventKind::Impression { site, .. } = event.kind
+                && measures(event.conversion_site)
+            {
+                impressions[site as usize] += 1;
+            }
+        }
+    });
+    let names = &workload.impression_site_names;
+    let busiest = (0..impressions.len())
+        .max_by_key(|site| (impressions[*site], std::cmp::Reverse(&names[*site])))
         .unwrap();
-    let (alone, attacked) = both(&workload, &survey, &quotas_only(), &DrainImpressionSite);
+    let (alone, attacked) = both(&laboratory, &quotas_only(), &DrainImpressionSite);
     let (mut related, mut harmed) = (0, 0);
     each_device(&workload, |events| {
-        for (at, event) in events {
+        for event in events {
             let EventKind::Conversion { .. } = event.kind else {
                 continue;
             };
-            let advertised = events.iter().any(|(_, other)| {
+            let advertised = events.iter().any(|other| {
                 other.conversion_site == event.conversion_site
                     && matches!(
                         other.kind,
@@ -299,10 +323,10 @@ fn draining_an_impression_site_harms_only_who_advertised_there() {
                     )
             });
             if advertised {
-                related += usize::from(alone[*at].bucket().is_some());
-                harmed += usize::from(attacked[*at].blocked() == Some(Limit::ImpressionSiteQuota));
+                related += usize::from(alone.of(event).0.is_some());
+                harmed += usize::from(attacked.of(event).1 == Some(Limit::ImpressionSiteQuota));
             } else {
-                assert_eq!(alone[*at], attacked[*at], "{event:?}");
+                assert_eq!(alone.of(event), attacked.of(event), "{event:?}");
             }
         }
     });

@@ -4,11 +4,12 @@
 
 use bigbird::{Limit, Policy, Profile};
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
+use bigbird_lab::evaluation::Laboratory;
+use bigbird_lab::evaluation::{NoiseModel, QuerierOptions};
 use bigbird_lab::plan::{Measurement, reports_of_devices};
-use bigbird_lab::simulate::Laboratory;
 use bigbird_lab::tune;
 use bigbird_lab::workload::synthetic::{Population, Preset};
-use bigbird_lab::workload::{EventKind, NoiseModel, QuerierOptions, Workload, WorkloadEvent};
+use bigbird_lab::workload::{EventKind, Workload, WorkloadEvent};
 
 fn workload(preset: Preset, seed: u64) -> Workload {
     let population = Population {
@@ -73,12 +74,12 @@ fn a_plan_predicts_what_a_replay_blocks_and_how_wrong_it_is() {
             reports_of_device: reports_of_devices(&workload, Some(querier.site), 1).unwrap(),
         };
         let expected = measurement.expect(querier.epsilon(), querier.batch as f64);
-        let blocked: u32 = batches
+        let blocked: u64 = batches
             .iter()
             .map(|batch| batch.blocked[Limit::QuerierBudget as usize])
             .sum();
-        let reports: usize = batches.iter().map(|batch| batch.size).sum();
-        let share = f64::from(blocked) / reports as f64;
+        let reports: u64 = batches.iter().map(|batch| batch.size).sum();
+        let share = blocked as f64 / reports as f64;
         assert!(
             (expected.blocked - share).abs() < 0.02,
             "{expected:?}, not {share}"
@@ -195,7 +196,7 @@ fn sums_are_of_values() {
             kind,
             row: 2 * device,
         };
-        let bucket = u8::try_from(bucket).unwrap();
+        let bucket = u16::try_from(bucket).unwrap();
         workload.push_device(&mut [
             event(device, EventKind::Impression { site: 0, bucket }),
             event(
@@ -224,7 +225,7 @@ fn sums_are_of_values() {
     let [batch] = outcome.batches.as_slice() else {
         panic!("{outcome:?}");
     };
-    assert_eq!((batch.full, batch.kept), (sums, sums));
+    assert_eq!((&batch.full[..], &batch.kept[..]), (&sums[..], &sums[..]));
     // The sum of 250 is divided equally over five buckets, and noise alone gives an error of 5%.
     let noise_scale = 0.05 * 250.0 / (2.0_f64 * 25.0).sqrt();
     assert!((batch.noise_scale / noise_scale - 1.0).abs() < 1e-12);
@@ -306,7 +307,7 @@ fn a_digest_tells_workloads_apart() {
                 minutes.iter().map(|minute| event(*minute)).collect();
             workload.push_device(&mut events);
         }
-        workload.survey(&QuerierOptions::default()).unwrap().digest
+        workload.digest().unwrap()
     };
     let first = digest(&[&[1, 2], &[3]], "shop");
     assert_eq!(first, digest(&[&[1, 2], &[3]], "shop"));

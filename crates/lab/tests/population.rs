@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
-use bigbird_lab::simulate::{Laboratory, RunResult};
+use bigbird_lab::evaluation::QuerierOptions;
+use bigbird_lab::evaluation::{Laboratory, RunResult};
 use bigbird_lab::workload::synthetic::{Population, Preset};
-use bigbird_lab::workload::{EventKind, QuerierOptions, Workload};
+use bigbird_lab::workload::{EventKind, Workload};
 
 fn workload() -> Workload {
     Population {

@@ -14,13 +14,14 @@ use arrow_array::{
 use bigbird::Profile;
 use bigbird_lab::attack::attackers::Random;
 use bigbird_lab::attack::{Attack, Strength};
-use bigbird_lab::metrics::Batch;
-use bigbird_lab::simulate::Laboratory;
+use bigbird_lab::evaluation::Laboratory;
+use bigbird_lab::evaluation::QuerierOptions;
+use bigbird_lab::evaluation::metrics::Batch;
 use bigbird_lab::workload::criteo::read_prepared;
 use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
 use bigbird_lab::workload::write::{write_prepared, write_table};
-use bigbird_lab::workload::{EventKind, Part, QuerierOptions, Workload, WorkloadEvent};
+use bigbird_lab::workload::{EventKind, Part, Workload, WorkloadEvent};
 use parquet::arrow::ArrowWriter;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use bigbird::Limit;
 use bigbird_chart::{Chart, Series, Stroke};
 use bigbird_lab::describe::Counts;
+use bigbird_lab::evaluation::{NoiseModel, QuerierOptions};
 use bigbird_lab::plan::{ExpectedError, Measurement, reports_of_devices};
-use bigbird_lab::workload::{NoiseModel, QuerierOptions};
 use serde_json::{Value, json};
 
 use super::source::WorkloadSource;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use bigbird_lab::describe::Description;
+use bigbird_lab::evaluation::results::RunRecord;
 use bigbird_lab::paper::claims::claims;
 use bigbird_lab::paper::figures::{NAMES, figures};
 use bigbird_lab::paper::report::{Subject, report};
@@ -97,7 +98,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> CommandResult {
             })
         })?;
     }
-    let context = format!("{} {}", program(), laboratory.digest());
+    let context = format!("{} {}", program(), laboratory.digest()?);
     let (finished, made) = reproduce::run_all(
         &laboratory,
         planned,
@@ -150,7 +151,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> CommandResult {
 }
 
 fn results_json(args: &ReproduceArgs, finished: &[FinishedRun], command: &str) -> Value {
-    let runs: Vec<&Value> = finished.iter().map(|run| &run.json).collect();
+    let runs: Vec<&RunRecord> = finished.iter().map(|run| &run.record).collect();
     let parameters: serde_json::Map<String, Value> = args
         .source
         .parameters()

@@ -5,10 +5,11 @@ use std::str::FromStr;
 
 use bigbird::{Capacity, FilterKind, Limit, Policy, Profile, SiteCharging};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
-use bigbird_lab::experiment::Experiment;
-use bigbird_lab::resilience::Resilience;
+use bigbird_lab::evaluation::Experiment;
+use bigbird_lab::evaluation::resilience::Resilience;
+use bigbird_lab::evaluation::results::RunRecord;
 use bigbird_lab::workload::Workload;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::source::WorkloadSource;
 use super::sweep::{Run, Sweep};
@@ -226,7 +227,7 @@ pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
     });
     let text = match (&workload, args.json) {
         (Some(workload), true) => {
-            let runs: Vec<Value> = runs.iter().map(|run| run.to_json(workload)).collect();
+            let runs: Vec<RunRecord> = runs.iter().map(|run| run.record(workload)).collect();
             output::json(&json!({ "runs": runs }))?
         }
         (Some(workload), false) => sweep.tell(&args.source, workload)?,

@@ -7,13 +7,14 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use bigbird_lab::simulate::Laboratory;
+use bigbird_lab::evaluation::Laboratory;
+use bigbird_lab::evaluation::{NoiseModel, Querier, QuerierOptions};
 use bigbird_lab::text::grouped;
 use bigbird_lab::workload::criteo::{self, RawOptions};
 use bigbird_lab::workload::read::{ReadError, ReadProgress};
 use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
-use bigbird_lab::workload::{DAY, NoiseModel, Querier, QuerierOptions, Workload};
+use bigbird_lab::workload::{DAY, Workload};
 use clap::ValueEnum;
 
 use crate::CommandError;
@@ -449,13 +450,9 @@ impl WorkloadSource {
                 self.min_conversions_per_day
             )));
         }
-        let complete = |querier: &Querier| querier.reports.len() >= querier.batch;
-        if !laboratory.queriers().iter().any(complete) {
-            let busiest = laboratory
-                .queriers()
-                .iter()
-                .max_by_key(|it| it.reports.len());
-            let (reports, batch) = busiest.map_or((0, 0), |it| (it.reports.len(), it.batch));
+        if !laboratory.queriers().iter().any(Querier::has_a_batch) {
+            let busiest = laboratory.queriers().iter().max_by_key(|it| it.conversions);
+            let (reports, batch) = busiest.map_or((0, 0), |it| (it.conversions, it.batch));
             return Err(CommandError::because(format!(
                 "no querier has enough conversions for one batch: the busiest has {reports}, and a \
                  batch needs {batch}; use smaller values than --batch-days {} and --min-batch {}",

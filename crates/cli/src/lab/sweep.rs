@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bigbird::{FilterKind, Limit};
 use bigbird_chart::{Chart, Series, Stroke};
-use bigbird_lab::experiment::Experiment;
-use bigbird_lab::resilience::Resilience;
-use bigbird_lab::simulate::RunResult;
+use bigbird_lab::evaluation::Experiment;
+use bigbird_lab::evaluation::RunResult;
+use bigbird_lab::evaluation::resilience::Resilience;
+use bigbird_lab::evaluation::results::RunRecord;
 use bigbird_lab::text::grouped;
 use bigbird_lab::workload::Workload;
-use serde_json::{Value, json};
 
 use super::source::{WorkloadSource, noise_scale};
 use crate::output;
@@ -24,10 +24,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn to_json(&self, workload: &Workload) -> Value {
-        let mut json = self.experiment.to_json("simulate", &self.outcome, workload);
-        json["seed"] = json!(self.seed);
-        json
+    pub(crate) fn record(&self, workload: &Workload) -> RunRecord {
+        RunRecord::new(
+            "simulate",
+            &self.experiment,
+            self.seed,
+            &self.outcome,
+            workload,
+        )
     }
 
     /// The parameters that can vary. A parameter that a run does not have has no value.

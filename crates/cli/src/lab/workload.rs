@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
+use bigbird_lab::evaluation::QuerierOptions;
+use bigbird_lab::evaluation::survey::Survey;
 use bigbird_lab::text::grouped;
+use bigbird_lab::workload::Workload;
 use bigbird_lab::workload::write;
-use bigbird_lab::workload::{QuerierOptions, Workload};
 use serde_json::{Value, json};
 
 use super::source::WorkloadSource;
@@ -79,7 +81,7 @@ fn describe(args: &DescribeArgs) -> CommandResult {
         min_conversions_a_day: 100,
         ..QuerierOptions::default()
     };
-    let queriers = workload.survey(&of_paper)?.queriers.len();
+    let queriers = Survey::of(&workload)?.queriers(&of_paper).len();
     let text = if args.json {
         output::json(&describe_json(&description, &workload, queriers))?
     } else {

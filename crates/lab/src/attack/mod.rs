@@ -12,9 +12,9 @@
 //! ```
 //! use bigbird::Profile;
 //! use bigbird_lab::attack::{Attack, Attacker, AttackStage, Strength};
-//! use bigbird_lab::simulate::Laboratory;
+//! use bigbird_lab::evaluation::Laboratory;
 //! use bigbird_lab::workload::synthetic::{Population, Preset};
-//! use bigbird_lab::workload::QuerierOptions;
+//! use bigbird_lab::evaluation::QuerierOptions;
 //!
 //! struct Wanderer;
 //!
@@ -43,6 +43,8 @@
 //! ```
 
 pub mod attackers;
+pub mod bounds;
+pub(crate) mod tally;
 
 use bigbird::{
     AttributionQuery, Device, EpochIndex, Filter, Impression, ImpressionStore, ReportRequest,
@@ -51,7 +53,7 @@ use bigbird::{
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-use crate::resilience::AttackTally;
+use tally::AttackTally;
 
 /// The strategy of an attacker.
 pub trait Attacker: Send + Sync {

@@ -2,18 +2,19 @@
 //! interrupted evaluation continues where it stopped. A run that several figures share is made
 //! once.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use bigbird::Limit;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::attack::Strength;
-use crate::metrics::percentile;
+use crate::evaluation::results::RunRecord;
+use crate::evaluation::{LabError, Laboratory};
 use crate::paper::suites::{EvaluatedSystem, Planned, Suite};
-use crate::simulate::{LabError, Laboratory};
 use crate::workload::hash;
 
 /// A run of a figure, with its results.
@@ -23,8 +24,8 @@ pub struct FinishedRun {
     pub planned: Planned,
     /// The results that figures and claims need.
     pub summary: Summary,
-    /// All results, as in `results.json`.
-    pub json: Value,
+    /// All results.
+    pub record: RunRecord,
 }
 
 /// The results of a run that figures and claims need. Errors and shares are fractions.
@@ -51,31 +52,30 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The summary of a run in `results.json`. None if something is missing.
-    pub fn from_json(run: &Value) -> Option<Self> {
-        let number = |value: &Value| value.as_f64();
-        let reached = &run["bounds"]["reached"];
+    /// The summary of a run. None if it has no batches.
+    pub fn new(run: &RunRecord) -> Option<Self> {
         let mut blocked = [0.0; Limit::ALL.len()];
-        for cause in Limit::ALL {
-            blocked[cause as usize] = number(&run["blockedShare"][cause.key()])?;
+        for (share, found) in blocked.iter_mut().zip(run.blocked_share.0) {
+            *share = found?;
         }
-        let consumed = &run["globalBudgetConsumed"];
-        let batches = run["batches"].as_array()?;
+        let reached = run.bounds.map(|bounds| bounds.reached);
+        let consumed = run.global_budget_consumed;
         Some(Self {
-            median: number(&run["median"])?,
-            p95: number(&run["p95"])?,
+            median: run.median?,
+            p95: run.p95?,
             blocked,
-            noise: percentile(
-                batches
-                    .iter()
-                    .filter_map(|batch| batch["rmsreByNoise"].as_f64()),
-                50.0,
-            )?,
-            batches: batches.len(),
-            consumed: number(&consumed["honest"]).zip(number(&consumed["attacker"])),
-            held: run["bounds"]["held"].as_bool(),
-            reached: ["byQuotas", "byUserActions", "drained", "byQuery"]
-                .map(|name| number(&reached[name])),
+            noise: run.error_parts?.noise,
+            batches: run.batches.len(),
+            consumed: consumed.map(|consumed| (consumed.honest, consumed.attacker)),
+            held: run.bounds.map(|bounds| bounds.held),
+            reached: reached.map_or([None; 4], |reached| {
+                [
+                    reached.by_quotas,
+                    reached.by_user_actions,
+                    reached.drained,
+                    reached.by_query,
+                ]
+            }),
         })
     }
 
@@ -155,21 +155,21 @@ pub fn run_all(
         let same = finished
             .iter()
             .find(|earlier| earlier.planned.experiment == run.experiment);
-        let (mut json, made) = match same {
-            Some(earlier) => (earlier.json.clone(), false),
+        let (mut record, made) = match same {
+            Some(earlier) => (earlier.record.clone(), false),
             None => match kept.find(&run) {
-                Some(json) => (json, false),
+                Some(record) => (record, false),
                 None => {
                     let outcome = run.experiment.run(laboratory, seed)?;
                     let workload = laboratory.workload();
-                    let json = run.experiment.to_json(name, &outcome, workload);
-                    kept.keep(&run, &json)?;
-                    (json, true)
+                    let record = RunRecord::new(name, &run.experiment, seed, &outcome, workload);
+                    kept.keep(&run, &record)?;
+                    (record, true)
                 }
             },
         };
-        json["suite"] = json!(name);
-        let summary = Summary::from_json(&json).ok_or(ReproduceError::NoBatches)?;
+        name.clone_into(&mut record.suite);
+        let summary = Summary::new(&record).ok_or(ReproduceError::NoBatches)?;
         paid += cost;
         if made {
             paid_now += cost;
@@ -178,7 +178,7 @@ pub fn run_all(
         finished.push(FinishedRun {
             planned: run,
             summary,
-            json,
+            record,
         });
     }
     progress(ReproduceProgress {
@@ -202,6 +202,13 @@ fn cost(run: &Planned) -> f64 {
     0.15 + each * f64::from(visits)
 }
 
+/// A result in a file, with everything that it depends on.
+#[derive(Serialize, Deserialize)]
+struct CachedRun<'a, R> {
+    key: Cow<'a, str>,
+    run: R,
+}
+
 /// The results of runs, kept in a folder.
 struct RunCache {
     folder: PathBuf,
@@ -219,21 +226,26 @@ impl RunCache {
             .join(format!("{:016x}.json", digest(key.as_bytes())))
     }
 
-    fn find(&self, run: &Planned) -> Option<Value> {
+    fn find(&self, run: &Planned) -> Option<RunRecord> {
         let key = self.key(run);
         let text = fs::read_to_string(self.path(&key)).ok()?;
-        let mut kept: Value = serde_json::from_str(&text).ok()?;
-        (kept["key"].as_str() == Some(&key)).then(|| kept["run"].take())
+        let kept: CachedRun<'_, RunRecord> = serde_json::from_str(&text).ok()?;
+        (kept.key == key).then_some(kept.run)
     }
 
     /// Writes a result to another file first and renames it, so that a file never contains half a
     /// result.
-    fn keep(&self, run: &Planned, json: &Value) -> Result<(), ReproduceError> {
+    fn keep(&self, run: &Planned, record: &RunRecord) -> Result<(), ReproduceError> {
         let key = self.key(run);
         let path = self.path(&key);
         let aside = path.with_extension("part");
-        let text = json!({ "key": key, "run": json }).to_string();
-        fs::write(&aside, text)
+        let kept = CachedRun {
+            key: key.into(),
+            run: record,
+        };
+        serde_json::to_string(&kept)
+            .map_err(io::Error::from)
+            .and_then(|text| fs::write(&aside, text))
             .and_then(|()| fs::rename(&aside, &path))
             .map_err(|source| self.error(&path, source))
     }

@@ -4,7 +4,7 @@ use bigbird::{FilterKind, Policy, PolicyError, Profile};
 
 use crate::attack::attackers::{Omniscient, Random};
 use crate::attack::{Attacker, Strength};
-use crate::experiment::Experiment;
+use crate::evaluation::Experiment;
 
 /// The runs behind a figure of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

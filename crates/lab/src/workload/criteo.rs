@@ -22,14 +22,14 @@ pub(crate) const CONVERSIONS: &str = "20last_conversions.pqt";
 /// 4.
 const FEATURES: [i64; 4] = [1_158_003_214, 1_668_101_868, 3_880_384_520, 7_687_156];
 
-fn bucket(feature: i128) -> u8 {
+fn bucket(feature: i128) -> u16 {
     let known = (0..).zip(FEATURES);
     let mut known = known.filter(|(_, value)| i128::from(*value) == feature);
     known.next().map_or(4, |(bucket, _)| bucket)
 }
 
 /// A value of the feature that gives this bucket.
-pub(crate) fn feature(bucket: u8) -> i64 {
+pub(crate) fn feature(bucket: u16) -> i64 {
     FEATURES.get(usize::from(bucket)).copied().unwrap_or(1)
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct TableRow<'a> {
 pub(crate) enum RowKind<'a> {
     Impression {
         site: &'a str,
-        bucket: u8,
+        bucket: u16,
     },
     Conversion {
         value: u32,

@@ -47,12 +47,12 @@ struct Parameters {
     more_clicks: f64,
     spread: f64,
     disloyal: f64,
-    dirichlet: [f64; BUCKETS],
+    dirichlet: [f64; BUCKETS as usize],
 }
 
 impl Preset {
     fn parameters(self) -> Parameters {
-        let scaled = |sum: f64, shares: [f64; BUCKETS]| shares.map(|share| sum * share);
+        let scaled = |sum: f64, shares: [f64; BUCKETS as usize]| shares.map(|share| sum * share);
         match self {
             Self::Published => Parameters {
                 site_anew: 0.225,
@@ -238,7 +238,7 @@ impl SyntheticSites {
                 kind,
                 row: 0,
             };
-            let bucket = campaign.buckets.draw(dice) as u8;
+            let bucket = campaign.buckets.draw(dice) as u16;
             events.push(event(morning, EventKind::Impression { site, bucket }));
             let factor = match site < BUSIEST {
                 true => parameters.click_factor_at_busiest,

@@ -682,11 +682,11 @@ fn is_impression(cell: Cell<'_>) -> Result<bool, String> {
     }
 }
 
-fn bucket(cell: Cell<'_>) -> Result<u8, String> {
+fn bucket(cell: Cell<'_>) -> Result<u16, String> {
     let bucket = needed(cell.number())?;
-    let known = u8::try_from(bucket)
+    let known = u16::try_from(bucket)
         .ok()
-        .filter(|bucket| usize::from(*bucket) < BUCKETS);
+        .filter(|bucket| *bucket < BUCKETS);
     known.ok_or_else(|| format!("bucket {bucket} is out of range; use 0 to {}", BUCKETS - 1))
 }
 
