@@ -104,12 +104,7 @@ impl<'w> Laboratory<'w> {
                 got: lookback_epochs,
             });
         }
-        let surveyed = each_part(
-            workload,
-            threads,
-            || Survey::new(workload),
-            Survey::add,
-        )?;
+        let surveyed = each_part(workload, threads, || Survey::new(workload), Survey::add)?;
         let survey = surveyed.into_iter().reduce(|mut sum, more| {
             sum.merge(more);
             sum

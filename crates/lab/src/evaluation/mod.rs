@@ -16,6 +16,7 @@
 pub mod audience;
 pub mod batching;
 pub mod experiment;
+pub mod interval;
 pub mod laboratory;
 pub mod metrics;
 pub mod querier;
@@ -25,5 +26,6 @@ pub mod results;
 pub mod survey;
 
 pub use experiment::Experiment;
+pub use interval::Interval;
 pub use laboratory::{LabError, Laboratory, RunResult};
 pub use querier::{NoiseModel, Querier, QuerierOptions};
