@@ -34,5 +34,6 @@ pub mod evaluation;
 pub mod paper;
 pub mod plan;
 pub mod text;
+mod threads;
 pub mod tune;
 pub mod workload;

@@ -10,7 +10,7 @@ use bigbird::{FilterKind, Policy, Profile};
 use bigbird_lab::attack::{Attack, Strength, attackers};
 use bigbird_lab::evaluation::metrics::Batch;
 use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
-use bigbird_lab::workload::criteo::read_prepared;
+use bigbird_lab::workload::criteo::{PreparedOptions, read_prepared};
 use serde_json::Value;
 
 fn policy(run: &Value) -> Policy {
@@ -77,7 +77,7 @@ fn the_laboratory_agrees_with_the_papers_artifact() {
         return;
     };
     let results: Value = serde_json::from_str(&results).unwrap();
-    let workload = read_prepared(&folder).unwrap();
+    let workload = read_prepared(&folder, &PreparedOptions::default()).unwrap();
     let options = QuerierOptions {
         min_conversions_a_day: 50,
         ..QuerierOptions::default()

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
-use bigbird_lab::workload::criteo::read_prepared;
+use bigbird_lab::workload::criteo::{PreparedOptions, read_prepared};
 use parquet::arrow::ArrowWriter;
 
 /// A folder that is removed at the end of the test.
@@ -28,7 +28,9 @@ impl CriteoFolder {
     }
 
     fn error(&self) -> String {
-        let error = read_prepared(&self.0).unwrap_err().to_string();
+        let error = read_prepared(&self.0, &PreparedOptions::default())
+            .unwrap_err()
+            .to_string();
         assert_eq!(error.lines().count(), 1, "{error}");
         error
     }
@@ -74,7 +76,7 @@ fn prepared_files_become_a_workload() {
     let folder = CriteoFolder::new("good");
     folder.write(IMPRESSIONS, impressions());
     folder.write(CONVERSIONS, conversions());
-    let workload = read_prepared(&folder.0).unwrap();
+    let workload = read_prepared(&folder.0, &PreparedOptions::default()).unwrap();
     assert_eq!((workload.devices(), workload.len()), (2, 3));
     assert_eq!(workload.conversion_site_names, ["70", "71"]);
     assert_eq!(workload.impression_site_names, ["80"]);

@@ -17,7 +17,7 @@ use bigbird_lab::attack::{Attack, Strength};
 use bigbird_lab::evaluation::Laboratory;
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::evaluation::metrics::Batch;
-use bigbird_lab::workload::criteo::read_prepared;
+use bigbird_lab::workload::criteo::{PreparedOptions, read_prepared};
 use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
 use bigbird_lab::workload::write::{write_prepared, write_table};
@@ -152,15 +152,18 @@ fn prepared_files_are_read_again_and_become_tables() {
     let folder = TempDir::new().unwrap();
     let workload = population();
     write_prepared(&workload, folder.path()).unwrap();
-    let prepared = read_prepared(folder.path()).unwrap();
+    let prepared = read_prepared(folder.path(), &PreparedOptions::default()).unwrap();
     assert!(happenings(&prepared) == happenings(&workload));
     assert_eq!(outcome(&prepared), outcome(&workload));
 
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/criteo-sample");
-    let original = read_prepared(&sample).unwrap_or(prepared);
+    let original = read_prepared(&sample, &PreparedOptions::default()).unwrap_or(prepared);
     let expected = outcome(&original);
     write_prepared(&original, folder.path()).unwrap();
-    assert_eq!(outcome(&read_prepared(folder.path()).unwrap()), expected);
+    assert_eq!(
+        outcome(&read_prepared(folder.path(), &PreparedOptions::default()).unwrap()),
+        expected
+    );
     for name in ["table.csv", "table.pqt"] {
         let path = folder.path().join(name);
         write_table(&original, &path).unwrap();

@@ -100,7 +100,7 @@ pub(crate) struct PlanArgs {
 pub(crate) fn run(args: &PlanArgs) -> CommandResult {
     args.check()?;
     let (seed, _) = args.source.one()?;
-    let workload = args.source.workload(seed)?;
+    let workload = args.source.workload_to_replay(seed)?;
     let counts = reports_of_devices(&workload, None, args.source.lookback_epochs())?;
     if counts.total() == 0 {
         return Err(CommandError::because(format!(

@@ -184,7 +184,7 @@ pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
         let known = workload.take().filter(|_| !args.source.follows_from_seed());
         let known = match known {
             Some(known) => known,
-            None => args.source.workload(seed)?,
+            None => args.source.workload_to_replay(seed)?,
         };
         for &threads in &threads {
             let laboratory = args.source.laboratory(&known, threads)?;

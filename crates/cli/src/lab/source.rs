@@ -10,7 +10,7 @@ use std::str::FromStr;
 use bigbird_lab::evaluation::Laboratory;
 use bigbird_lab::evaluation::{NoiseModel, Querier, QuerierOptions};
 use bigbird_lab::text::grouped;
-use bigbird_lab::workload::criteo::{self, RawOptions};
+use bigbird_lab::workload::criteo::{self, PreparedOptions, RawOptions};
 use bigbird_lab::workload::read::{ReadError, ReadProgress};
 use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
@@ -258,8 +258,18 @@ impl WorkloadSource {
 
     /// Reads the workload, or generates it from the seed. Prints a note if its epochs look wrong.
     pub(crate) fn workload(&self, seed: u64) -> Result<Workload, CommandError> {
+        self.workload_for(seed, true)
+    }
+
+    /// The same for a replay, which takes less time: a replay does not use where conversions came
+    /// from.
+    pub(crate) fn workload_to_replay(&self, seed: u64) -> Result<Workload, CommandError> {
+        self.workload_for(seed, false)
+    }
+
+    fn workload_for(&self, seed: u64, origins: bool) -> Result<Workload, CommandError> {
         self.refuse_unused_options()?;
-        let workload = self.read(seed)?;
+        let workload = self.read(seed, origins)?;
         if self.origin() == Origin::Tables
             && let Some((first, last)) = workload.epochs()
             && (first == last || last - first > 400)
@@ -335,7 +345,8 @@ impl WorkloadSource {
         self.epoch_days.unwrap_or(1)
     }
 
-    fn read(&self, seed: u64) -> Result<Workload, CommandError> {
+    fn read(&self, seed: u64, origins: bool) -> Result<Workload, CommandError> {
+        let threads = self.threads().into_iter().max().unwrap_or(1);
         let mut bar = Bar::new();
         let mut progress = |progress: ReadProgress| {
             #[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
@@ -344,7 +355,10 @@ impl WorkloadSource {
         };
         let unreadable = |error: ReadError| CommandError::unreadable(error.to_string());
         match self.origin() {
-            Origin::Prepared(folder) => criteo::read_prepared(folder).map_err(unreadable),
+            Origin::Prepared(folder) => {
+                let options = PreparedOptions { origins, threads };
+                criteo::read_prepared(folder, &options).map_err(unreadable)
+            }
             Origin::Raw(folder) => {
                 let options = RawOptions {
                     days: self.days.as_ref().map_or(11..=30, |days| days.0.clone()),
@@ -379,7 +393,7 @@ impl WorkloadSource {
                     scale: self.scale,
                     seed,
                 };
-                Ok(population.generate())
+                Ok(population.generate_on(threads))
             }
         }
     }

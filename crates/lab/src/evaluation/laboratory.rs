@@ -13,6 +13,7 @@ use super::replay::{Observer, Replay, Replayed, Replayer, ReportRow, Scene, Unli
 use super::resilience::{Resilience, Spent};
 use super::survey::Survey;
 use crate::attack::Attack;
+use crate::threads;
 use crate::workload::read::ReadError;
 use crate::workload::{Part, Workload};
 
@@ -316,26 +317,9 @@ fn each_part<S: Send>(
     new: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, &Part) + Sync,
 ) -> Result<Vec<S>, ReadError> {
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let thread = || -> Result<S, ReadError> {
-        let mut state = new();
-        loop {
-            let number = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            if number >= workload.parts() {
-                return Ok(state);
-            }
-            work(&mut state, &*workload.part(number)?);
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads = threads.clamp(1, workload.parts().max(1));
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(thread)).collect();
-        let own = thread();
-        let others = others.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        std::iter::once(own).chain(others).collect()
+    threads::divide(workload.parts(), threads, new, |state, number| {
+        work(state, &*workload.part(number)?);
+        Ok(())
     })
 }
 

@@ -18,7 +18,7 @@ use super::resilience::{Resilience, Spent};
 use crate::attack::bounds::Bounds;
 use crate::attack::tally::AttackTally;
 use crate::attack::{Attack, AttackStage, AttackerMemory, SiteVisit};
-use crate::workload::{EventKind, Part, WorkloadEvent, mix};
+use crate::workload::{EventKind, Part, WorkloadEvent};
 
 /// The parameters of a replay.
 #[derive(Debug, Clone, Copy)]
@@ -219,7 +219,7 @@ impl<'a> Replayer<'a> {
         if let (Some(attack), Some(first)) = (&mut self.attack, events.clone().next()) {
             // The random numbers depend on the device's first event, not on the device's place in
             // the workload.
-            attack.memory.begin(mix(0, &part.event(first)));
+            attack.memory.begin(part.event(first).stream());
             attack.tally.begin();
         }
         let mut attacked = false;

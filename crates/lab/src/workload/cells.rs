@@ -175,7 +175,7 @@ impl Column {
         }
     }
 
-    fn new(array: ArrayRef) -> Self {
+    pub(crate) fn new(array: ArrayRef) -> Self {
         let values = if let Some(text) = array.as_string_opt::<i32>() {
             Values::Text(text.clone())
         } else if let Some(fractions) = array.as_primitive_opt::<Float64Type>() {
@@ -315,6 +315,15 @@ impl ParquetFile {
         self,
         columns: [Option<(&str, Holds)>; N],
     ) -> Result<Batches<N>, ReadError> {
+        self.columns_by(BATCH, columns)
+    }
+
+    /// Starts to read some columns, `rows` rows at a time.
+    pub(crate) fn columns_by<const N: usize>(
+        self,
+        rows: usize,
+        columns: [Option<(&str, Holds)>; N],
+    ) -> Result<Batches<N>, ReadError> {
         let error = |what: String| ReadError::new(&self.path, what);
         let schema = self.builder.schema();
         let mut roots = [None; N];
@@ -346,7 +355,7 @@ impl ParquetFile {
         read.dedup();
         let places = roots.map(|root| read.binary_search(&root?).ok());
         let mask = ProjectionMask::roots(self.builder.parquet_schema(), read);
-        let builder = self.builder.with_projection(mask).with_batch_size(BATCH);
+        let builder = self.builder.with_projection(mask).with_batch_size(rows);
         let reader = guarded(|| builder.build()).map_err(error)?;
         Ok(Batches {
             path: self.path,
@@ -367,16 +376,21 @@ pub(crate) struct Batches<const N: usize> {
 impl<const N: usize> Batches<N> {
     /// The number of rows in the next batch, and its columns.
     pub(crate) fn next(&mut self) -> Result<Option<(usize, [Column; N])>, ReadError> {
-        let batch = guarded(|| self.reader.next().transpose());
-        let batch: Option<RecordBatch> = batch
-            .map_err(|what| ReadError::new(&self.path, format!("the file is damaged: {what}")))?;
-        Ok(batch.map(|batch| {
+        Ok(self.next_batch()?.map(|batch| {
             let columns = self.places.map(|place| match place {
                 Some(place) => Column::new(batch.column(place).clone()),
                 None => Column::absent(),
             });
             (batch.num_rows(), columns)
         }))
+    }
+}
+
+impl<const N: usize> Batches<N> {
+    /// The next batch, with the columns in the order of the file.
+    pub(crate) fn next_batch(&mut self) -> Result<Option<RecordBatch>, ReadError> {
+        let batch = guarded(|| self.reader.next().transpose());
+        batch.map_err(|what| ReadError::new(&self.path, format!("the file is damaged: {what}")))
     }
 }
 

@@ -14,7 +14,7 @@ use arrow_array::types::{UInt16Type, UInt32Type};
 use arrow_array::{ArrayRef, UInt16Array, UInt32Array};
 
 use crate::workload::disk::{Section, TempFile};
-use crate::workload::hash::{FixedMap, FixedSet, hash, wide_hash};
+use crate::workload::hash::{FastMap, FastSet, hash, wide_hash};
 use crate::workload::read::ReadError;
 use crate::workload::{EventKind, Part, Workload, WorkloadEvent};
 
@@ -225,7 +225,7 @@ impl Gather {
 /// Names, numbered in the order in which they first occur.
 #[derive(Debug, Default)]
 struct Names {
-    known: FixedMap<Box<str>, u32>,
+    known: FastMap<Box<str>, u32>,
     /// The name that was asked for last. The next one is often the same.
     last: String,
     last_number: u32,
@@ -273,7 +273,7 @@ impl Names {
 
 /// A [`WorkloadEvent`] of a device, packed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PackedEvent {
+struct PackedEvent {
     device: u32,
     minute: u32,
     conversion_site: u32,
@@ -284,19 +284,6 @@ pub(crate) struct PackedEvent {
 }
 
 impl PackedEvent {
-    pub(crate) fn new(device: u32, event: &WorkloadEvent) -> Self {
-        let (kind, came_from) = event.kind.pack();
-        Self {
-            device,
-            minute: event.minute,
-            conversion_site: event.conversion_site,
-            kind,
-            came_from,
-            row: event.row,
-            epoch: event.epoch,
-        }
-    }
-
     fn event(&self) -> WorkloadEvent {
         WorkloadEvent {
             minute: self.minute,
@@ -313,7 +300,7 @@ impl PackedEvent {
     clippy::cast_possible_truncation,
     reason = "fewer than four billion rows"
 )]
-pub(crate) fn group(
+fn group(
     held: &[PackedEvent],
     devices: usize,
     mut each: impl FnMut(&mut [WorkloadEvent]) -> Result<(), ReadError>,
@@ -508,7 +495,7 @@ struct PartWriter {
     device: String,
     events: Vec<WorkloadEvent>,
     /// Every device so far, by a hash that is practically unique.
-    seen: FixedSet<u128>,
+    seen: FastSet<u128>,
 }
 
 impl PartWriter {

@@ -13,13 +13,13 @@ pub(crate) mod hash;
 pub mod read;
 pub mod synthetic;
 pub mod table;
+mod whole_numbers;
 pub mod write;
 
 use std::borrow::Cow;
 use std::path::Path;
 
 use disk::{Section, TempFile};
-use hash::hash;
 use read::ReadError;
 
 /// The number of buckets of a report in the paper's evaluation.
@@ -361,38 +361,48 @@ impl Workload {
     /// # Errors
     /// If a part is on disk and cannot be read.
     pub fn digest(&self) -> Result<u64, ReadError> {
-        let mut digest = 0_u64;
+        let mut digest = u64::from(self.buckets);
+        let mut bytes = Vec::new();
         for names in [&self.conversion_site_names, &self.impression_site_names] {
-            digest = names
-                .iter()
-                .fold(digest, |digest, name| absorb(digest, hash(name)));
+            for name in names {
+                digest = hash::seeded(digest, name.as_bytes());
+            }
         }
         for number in 0..self.parts.len() {
             let part = self.part(number)?;
             for device in 0..part.devices() {
-                digest = absorb(digest, part.range(device).len() as u64);
+                bytes.clear();
                 for at in part.range(device) {
-                    digest = mix(digest, &part.event(at));
+                    bytes.extend(part.event(at).bytes());
+                    bytes.extend(part.came_from[at].to_le_bytes());
                 }
+                digest = hash::seeded(digest, &bytes);
             }
         }
         Ok(digest)
     }
 }
 
-/// Adds an event to a digest.
-pub(crate) fn mix(digest: u64, event: &WorkloadEvent) -> u64 {
-    let (kind, came_from) = event.kind.pack();
-    let words = [
-        u64::from(event.minute) << 32 | u64::from(event.row),
-        u64::from(event.conversion_site) << 32 | u64::from(kind),
-        u64::from(came_from) << 16 | u64::from(event.epoch),
-    ];
-    words.into_iter().fold(digest, absorb)
-}
+impl WorkloadEvent {
+    /// A number that follows from the event, for random choices on the device that begins with it.
+    /// It does not depend on where a conversion came from, which is not always known.
+    pub(crate) fn stream(&self) -> u64 {
+        hash::of_bytes(&self.bytes())
+    }
 
-fn absorb(digest: u64, word: u64) -> u64 {
-    (digest ^ word)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .rotate_left(29)
+    /// Everything but where a conversion came from.
+    fn bytes(&self) -> [u8; 22] {
+        let (kind, detail) = self.kind.pack();
+        let detail = match self.kind {
+            EventKind::Impression { .. } => detail,
+            EventKind::Conversion { .. } => NOWHERE,
+        };
+        let words = [self.minute, self.row, self.conversion_site, kind, detail];
+        let mut bytes = [0; 22];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[20..].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes
+    }
 }

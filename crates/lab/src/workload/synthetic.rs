@@ -8,7 +8,8 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-use crate::workload::{BUCKETS, DAY, EventKind, Workload, WorkloadEvent};
+use crate::threads;
+use crate::workload::{BUCKETS, DAY, DEVICES_OF_PART, EventKind, Part, Workload, WorkloadEvent};
 
 /// A set of parameters for a population.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,26 +97,50 @@ impl Population {
 
     /// Generates the workload.
     pub fn generate(&self) -> Workload {
+        self.generate_on(1)
+    }
+
+    /// Generates the workload on several threads. It does not depend on their number.
+    pub fn generate_on(&self, threads: usize) -> Workload {
         let world = SyntheticSites::new(self);
+        let devices = self.devices();
+        let parts = devices.div_ceil(DEVICES_OF_PART as u64) as usize;
+        let parts = threads::map(parts, threads, |number| {
+            let first = (number * DEVICES_OF_PART) as u64;
+            let last = devices.min(first + DEVICES_OF_PART as u64);
+            self.part(&world, first..last)
+        });
         let mut workload = Workload::default();
-        let mut events = Vec::new();
-        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        let mut row = 0;
-        for device in 0..self.devices() {
-            rng.set_stream(DEVICES + device);
-            rng.set_word_pos(0);
-            events.clear();
-            world.live(&mut SeededDice(&mut rng), &mut events);
-            for event in &mut events {
-                event.row = row;
-                row += 1;
+        let mut rows = 0;
+        for mut part in parts {
+            for row in &mut part.rows {
+                *row += rows;
             }
-            workload.push_device(&mut events);
+            rows += part.len() as u32;
+            workload.push_part(part);
         }
         let names = |count: usize| (1..=count).map(|number| number.to_string()).collect();
         workload.impression_site_names = names(world.impression_sites.len());
         workload.conversion_site_names = names(world.campaigns.len());
         workload
+    }
+
+    /// Some devices, with their rows numbered from 0 on.
+    fn part(&self, world: &SyntheticSites, devices: std::ops::Range<u64>) -> Part {
+        let mut part = Part::default();
+        let mut events = Vec::new();
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        for device in devices {
+            rng.set_stream(DEVICES + device);
+            rng.set_word_pos(0);
+            events.clear();
+            world.live(&mut SeededDice(&mut rng), &mut events);
+            for (row, event) in (part.len() as u32..).zip(&mut events) {
+                event.row = row;
+            }
+            part.push_device(&mut events);
+        }
+        part
     }
 }
 
@@ -450,7 +475,7 @@ mod tests {
             scale: 0.001,
             seed: 7,
         };
-        let (one, two) = (population.generate(), population.generate());
+        let (one, two) = (population.generate(), population.generate_on(3));
         assert_eq!(one.devices(), 1400);
         let parts = |workload: &Workload| -> Vec<_> {
             let part = |number| workload.part(number).map(Cow::into_owned).ok();

@@ -10,7 +10,7 @@ use super::bucket;
 use crate::workload::cells::{Cell, Column, Holds, ParquetFile, quoted};
 use crate::workload::csv::Csv;
 use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, RowKind, TableRow};
-use crate::workload::hash::{FixedMap, FixedSet, wide_hash};
+use crate::workload::hash::{FastMap, FastSet, wide_hash};
 use crate::workload::read::{ReadError, ReadProgress};
 use crate::workload::table::{MEMORY_ROWS, in_folder};
 use crate::workload::{DAY, Workload};
@@ -223,10 +223,10 @@ fn percent(text: &str) -> Result<f64, String> {
     reason = "counts of users"
 )]
 fn sample(
-    displays: FixedMap<u128, u8>,
+    displays: FastMap<u128, u8>,
     shares: &[Option<f64>; MAX_DISPLAYS + 1],
     seed: u64,
-) -> FixedSet<u128> {
+) -> FastSet<u128> {
     let mut users: [Vec<u128>; MAX_DISPLAYS + 1] = std::array::from_fn(|_| Vec::new());
     for (user, count) in displays {
         if let Some(users) = users.get_mut(usize::from(count)) {
@@ -239,7 +239,7 @@ fn sample(
     let size = sizes
         .map(|(users, share)| users.len() as f64 / share)
         .fold(f64::INFINITY, f64::min);
-    let mut kept = FixedSet::default();
+    let mut kept = FastSet::default();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for (count, (mut users, share)) in users.into_iter().zip(shares).enumerate() {
         if users.is_empty() || share == 0.0 {
@@ -284,8 +284,8 @@ const DELAYS: [&str; 3] = [
 
 impl Raw<'_> {
     /// The number of displays of each user, at most 255.
-    fn count(&mut self) -> Result<FixedMap<u128, u8>, ReadError> {
-        let mut displays = FixedMap::default();
+    fn count(&mut self) -> Result<FastMap<u128, u8>, ReadError> {
+        let mut displays = FastMap::default();
         let mut total = 0;
         self.each(false, |display, _| {
             let count = displays.entry(wide_hash(display.user)).or_insert(0_u8);
@@ -299,7 +299,7 @@ impl Raw<'_> {
 
     fn events(
         &mut self,
-        kept: Option<&FixedSet<u128>>,
+        kept: Option<&FastSet<u128>>,
         temporary: Option<&Path>,
     ) -> Result<Workload, ReadError> {
         let mut gather = Gather::new(GatherOptions {
