@@ -274,9 +274,17 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         let loss = epoch_loss(policy, noise, worst_case, individual);
 
         site_losses.clear();
-        if events.len() > 1 {
-            events.sort_unstable_by_key(|event| (event.site, event.order));
+        let first = events.first().map(|event| event.site);
+        if let Some(first) = first
+            && events.iter().all(|event| event.site == first)
+        {
+            // The common case needs no order.
+            let sensitivity = || self.query.site_sensitivity(events);
+            let lost = site_loss(policy, noise, loss, single, 1, sensitivity);
+            site_losses.push((first, lost));
+            return loss;
         }
+        events.sort_unstable_by_key(|event| (event.site, event.order));
         let of_one_site = |a: &Relevant<Q::Detail>, b: &Relevant<Q::Detail>| a.site == b.site;
         let sites = events.chunk_by(of_one_site).count();
         for of_site in events.chunk_by(of_one_site) {
@@ -362,19 +370,23 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         } = &mut *self.workspace;
         let mark = decision.mark();
         let checks = decision.checks_mut();
-        let mut ask = |filter: Filter, asked: MicroEpsilon| {
-            let capacity = policy.capacities().of(filter.kind());
-            if !asked.is_zero() && capacity != Capacity::Unlimited {
+        let capacities = policy.capacities();
+        let mut ask = |filter: Filter, capacity: Capacity, asked: MicroEpsilon| {
+            if capacity != Capacity::Unlimited && !asked.is_zero() {
                 checks.push(Check::new(epoch, filter, capacity, asked));
             }
         };
-        ask(Filter::QuerierBudget(querier), of_querier);
-        ask(Filter::GlobalBudget, loss.shared);
+        let filter = Filter::QuerierBudget(querier);
+        ask(filter, capacities.querier_budget, of_querier);
+        ask(Filter::GlobalBudget, capacities.global_budget, loss.shared);
         for &(site, lost) in site_losses.iter() {
-            ask(Filter::ImpressionSiteQuota(site), lost);
+            let filter = Filter::ImpressionSiteQuota(site);
+            ask(filter, capacities.impression_site_quota, lost);
         }
-        ask(Filter::ConversionSiteQuota(conversion_site), loss.shared);
-        ask(Filter::UserActionBudget(user_action), loss.shared);
+        let filter = Filter::ConversionSiteQuota(conversion_site);
+        ask(filter, capacities.conversion_site_quota, loss.shared);
+        let filter = Filter::UserActionBudget(user_action);
+        ask(filter, capacities.user_action_budget, loss.shared);
         let short = first_shortfall(self.ledger, epoch, &mut checks[mark..])?;
         Ok(short.map(Cause::Filter))
     }

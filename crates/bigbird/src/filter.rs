@@ -41,6 +41,7 @@ impl Filter {
 
     /// The number of the filter's kind, in the order of the kinds, and the number of its site or
     /// user action. Stores use it as a key.
+    #[inline]
     pub const fn key(self) -> (u8, u64) {
         match self {
             Self::QuerierBudget(site) => (0, site.0 as u64),

@@ -42,11 +42,18 @@ impl<K: Copy + Eq + Hash, V> SmallMap<K, V> {
             return (at, false);
         }
         let at = self.entries.len();
-        self.entries.push((key, default));
+        self.push(key, default);
+        (at, true)
+    }
+
+    /// Adds a key that the map does not have.
+    #[inline]
+    pub(crate) fn push(&mut self, key: K, value: V) {
+        let at = self.entries.len();
+        self.entries.push((key, value));
         if at >= SCANNED {
             self.index_newest();
         }
-        (at, true)
     }
 
     pub(crate) fn value_mut(&mut self, at: usize) -> &mut V {
@@ -118,6 +125,11 @@ mod tests {
             let mut map = SmallMap::default();
             let mut model = BTreeMap::new();
             for key in keys {
+                if !model.contains_key(&key) && key % 2 == 0 {
+                    map.push(key, 1);
+                    model.insert(key, 1);
+                    continue;
+                }
                 let (at, new) = map.entry(key, 0_u32);
                 *map.value_mut(at) += 1;
                 prop_assert_eq!(new, !model.contains_key(&key));

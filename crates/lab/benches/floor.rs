@@ -3,8 +3,8 @@
 //!
 //! * The floor of reading decodes the same columns and sorts the rows by device and time.
 //! * The floor of a run is a loop that knows the rules of this one evaluation, and nothing else: one
-//!   epoch before, one querier for each conversion, last touch. It computes the same sums, which is
-//!   checked.
+//!   epoch before, one querier for each conversion, last touch, and no domain cap, which honest
+//!   events never reach. It computes the same sums and causes, which is checked.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(
     clippy::cast_possible_truncation,
@@ -21,9 +21,10 @@ use std::time::Instant;
 use arrow_array::Array as _;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{Int64Type, UInt64Type};
-use bigbird::{FilterKind, Policy, Profile};
+use bigbird::{FilterKind, Limit, Policy, Profile};
 use bigbird_lab::attack::attackers::Random;
 use bigbird_lab::attack::{Attack, Strength};
+use bigbird_lab::evaluation::metrics::Batch;
 use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 use bigbird_lab::workload::criteo::{PreparedOptions, read_prepared};
 use bigbird_lab::workload::synthetic::{Population, Preset};
@@ -71,12 +72,8 @@ fn main() {
         time(&mut || drop(black_box(read_prepared(path, &all).unwrap())));
         let mut sums = Vec::new();
         time(&mut || sums = floor_of_a_run(&workload, &laboratory, &policy));
-        let kept: Vec<u64> = honest
-            .batches
-            .iter()
-            .map(|it| it.kept.iter().sum())
-            .collect();
-        assert_eq!(sums, kept);
+        let same = |batch: &Batch| (batch.kept.clone(), batch.blocked.to_vec());
+        assert_eq!(sums, honest.batches.iter().map(same).collect::<Vec<_>>());
         let mut fresh = None;
         time(&mut || {
             fresh = Laboratory::new(&workload, QuerierOptions::default(), 1).ok();
@@ -209,16 +206,22 @@ fn floor_of_reading(folder: &Path) {
 /// An impression in the plain loop: its epoch, impression site, conversion site and bucket.
 type Seen = (u16, u32, u32, u16);
 
+/// The sum of each bucket of a batch, and the number of blocked reports by first cause.
+type Sums = (Vec<u64>, Vec<u64>);
+
+/// A report in the plain loop: its place in time, its bucket, and its first cause.
+type Report = (u64, Option<u16>, Option<usize>);
+
 /// Computes the sums of all batches by a loop that knows the rules of this evaluation.
-fn floor_of_a_run(workload: &Workload, laboratory: &Laboratory<'_>, policy: &Policy) -> Vec<u64> {
-    let capacity = |kind| policy.capacities().of(kind).amount().unwrap().get();
-    let [querier, global, impression_site, conversion_site] = [
+fn floor_of_a_run(workload: &Workload, laboratory: &Laboratory<'_>, policy: &Policy) -> Vec<Sums> {
+    // The order of causes.
+    let kinds = [
         FilterKind::QuerierBudget,
         FilterKind::GlobalBudget,
         FilterKind::ImpressionSiteQuota,
         FilterKind::ConversionSiteQuota,
-    ]
-    .map(capacity);
+    ];
+    let capacities = kinds.map(|kind| policy.capacities().of(kind).amount().unwrap().get());
     let queriers = laboratory.queriers();
     let mut number_of = vec![u32::MAX; workload.conversion_site_names.len()];
     for (number, querier) in queriers.iter().enumerate() {
@@ -228,25 +231,23 @@ fn floor_of_a_run(workload: &Workload, laboratory: &Laboratory<'_>, policy: &Pol
         .iter()
         .map(|querier| (1e6 * querier.epsilon()).ceil() as u64)
         .collect();
-    let mut reports: Vec<Vec<(u64, bool)>> = vec![Vec::new(); queriers.len()];
+    let mut reports: Vec<Vec<Report>> = vec![Vec::new(); queriers.len()];
     let mut seen: Vec<Seen> = Vec::new();
     // A filter: its kind and site in one word, and its epoch.
     let mut spent: Vec<(u64, u16, u64)> = Vec::new();
-    let mut sites: Vec<u32> = Vec::new();
+    let mut asked: Vec<(usize, u32)> = Vec::new();
     for number in 0..workload.parts() {
         let part = workload.part(number).unwrap();
         for device in 0..part.devices() {
             seen.clear();
             spent.clear();
-            for at in part.range(device) {
+            for event in part.events_of(device) {
                 let WorkloadEvent {
                     epoch,
                     conversion_site: converting,
-                    minute,
-                    row,
-                    kind,
-                } = part.event(at);
-                if let EventKind::Impression { site, bucket } = kind {
+                    ..
+                } = event;
+                if let EventKind::Impression { site, bucket } = event.kind {
                     seen.push((epoch, site, converting, bucket));
                     continue;
                 }
@@ -255,42 +256,47 @@ fn floor_of_a_run(workload: &Workload, laboratory: &Laboratory<'_>, policy: &Pol
                     continue;
                 }
                 let loss = losses[number as usize];
-                let mut attributed = false;
+                let (mut last, mut first_cause) = (None, None);
                 for read in epoch - 1..=epoch {
-                    sites.clear();
-                    for (of, site, for_site, _) in &seen {
-                        if *of == read && *for_site == converting && !sites.contains(site) {
-                            sites.push(*site);
+                    asked.clear();
+                    asked.extend([(0, converting), (1, 0)]);
+                    let mut newest = None;
+                    for (of, site, for_site, bucket) in &seen {
+                        if *of == read && *for_site == converting {
+                            newest = Some(*bucket);
+                            if !asked[2..].contains(&(2, *site)) {
+                                asked.push((2, *site));
+                            }
                         }
                     }
-                    if sites.is_empty() {
+                    if newest.is_none() {
                         continue;
                     }
-                    let word = |kind: u64, site: u32| kind << 32 | u64::from(site);
-                    let own = [
-                        (word(0, converting), querier),
-                        (word(1, 0), global),
-                        (word(2, converting), conversion_site),
-                    ];
-                    let quotas = sites.iter().map(|site| (word(3, *site), impression_site));
-                    let filters = || own.into_iter().chain(quotas.clone());
-                    let pays = filters().all(|(filter, capacity)| {
-                        let found = spent.iter().find(|it| it.0 == filter && it.1 == read);
-                        found.map_or(0, |it| it.2) + loss <= capacity
+                    asked.push((3, converting));
+                    let word = |(kind, site): (usize, u32)| (kind as u64) << 32 | u64::from(site);
+                    let short = asked.iter().find(|filter| {
+                        let found = spent
+                            .iter()
+                            .find(|it| it.0 == word(**filter) && it.1 == read);
+                        found.map_or(0, |it| it.2) + loss > capacities[filter.0]
                     });
-                    if !pays {
+                    if let Some((kind, _)) = short {
+                        first_cause = Some(first_cause.map_or(*kind, |it: usize| it.min(*kind)));
                         continue;
                     }
-                    for (filter, _) in filters() {
-                        match spent.iter_mut().find(|it| it.0 == filter && it.1 == read) {
+                    for filter in &asked {
+                        match spent
+                            .iter_mut()
+                            .find(|it| it.0 == word(*filter) && it.1 == read)
+                        {
                             Some(found) => found.2 += loss,
-                            None => spent.push((filter, read, loss)),
+                            None => spent.push((word(*filter), read, loss)),
                         }
                     }
-                    attributed = true;
+                    last = newest;
                 }
-                let key = u64::from(minute) << 32 | u64::from(row);
-                reports[number as usize].push((key, attributed));
+                let key = u64::from(event.minute) << 32 | u64::from(event.row);
+                reports[number as usize].push((key, last, first_cause));
             }
         }
     }
@@ -298,7 +304,17 @@ fn floor_of_a_run(workload: &Workload, laboratory: &Laboratory<'_>, policy: &Pol
     for (querier, reports) in queriers.iter().zip(&mut reports) {
         reports.sort_unstable();
         for batch in reports.chunks_exact(querier.batch) {
-            sums.push(batch.iter().filter(|(_, attributed)| *attributed).count() as u64);
+            let mut kept = vec![0; usize::from(workload.buckets)];
+            let mut blocked = vec![0; Limit::ALL.len()];
+            for (_, bucket, cause) in batch {
+                if let Some(bucket) = bucket {
+                    kept[usize::from(*bucket)] += 1;
+                }
+                if let Some(cause) = cause {
+                    blocked[kinds[*cause].limit() as usize] += 1;
+                }
+            }
+            sums.push((kept, blocked));
         }
     }
     sums

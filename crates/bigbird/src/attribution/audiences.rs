@@ -35,7 +35,7 @@ impl Audiences {
     /// The number of an audience. A new audience is added. The order and repetition of its members
     /// do not matter.
     pub(super) fn intern(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
-        let increasing = |list: &[SiteId]| list.is_sorted_by(|a, b| a < b);
+        let increasing = |list: &[SiteId]| list.len() < 2 || list.is_sorted_by(|a, b| a < b);
         if increasing(sites) && increasing(callers) {
             return self.intern_sets(sites, callers);
         }

@@ -63,6 +63,7 @@ impl Impression<'_> {
     }
 
     /// The site that saved it: the intermediary if there is one, otherwise the site.
+    #[inline]
     pub fn caller(&self) -> SiteId {
         self.intermediary.unwrap_or(self.site)
     }

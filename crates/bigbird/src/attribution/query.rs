@@ -249,7 +249,16 @@ impl AttributionQuery {
         draws: &mut Draws<'_>,
     ) -> impl Iterator<Item = (&'e Relevant<MatchedImpression>, u32)> + use<'e> {
         let count = events.len().min(self.terms.credit.len());
-        if count > 0 && count < events.len() {
+        if count == 1 {
+            // Last touch, the common case: the smallest key is found in one pass.
+            let first = (1..events.len()).fold(0, |first, at| {
+                match rank(&events[at]) < rank(&events[first]) {
+                    true => at,
+                    false => first,
+                }
+            });
+            events.swap(0, first);
+        } else if count > 0 && count < events.len() {
             events.select_nth_unstable_by_key(count - 1, rank);
         }
         let chosen = &mut events[..count];
@@ -290,6 +299,7 @@ impl Query for AttributionQuery {
         self.terms.noise
     }
 
+    #[inline]
     fn relevant(&self, impression: Impression<'_>) -> Option<MatchedImpression> {
         let in_time = impression.timestamp <= self.now
             && impression.timestamp >= self.not_before
@@ -362,8 +372,13 @@ impl Query for AttributionQuery {
 }
 
 /// True if a sorted list names an item. The empty list names everything.
+#[inline]
 pub(crate) fn named<T: Ord + Copy>(list: &[T], item: T) -> bool {
-    list.is_empty() || list.binary_search(&item).is_ok()
+    match list {
+        [] => true,
+        [only] => *only == item,
+        list => list.binary_search(&item).is_ok(),
+    }
 }
 
 pub(super) fn check_lookback(now: Timestamp, not_before: Timestamp) -> Result<(), QueryError> {

@@ -67,6 +67,7 @@ impl Slot {
         self.audience != NONE
     }
 
+    #[inline]
     pub(super) fn impression<'a>(&self, audiences: &'a Audiences) -> Impression<'a> {
         let (conversion_sites, conversion_callers) = audiences.members(self.audience);
         Impression {

@@ -349,8 +349,11 @@ impl EpochStore {
             })
         };
         let Some(index) = &self.index else {
-            for (order, slot) in (0..).zip(&self.slots) {
-                found.extend(consider(order, slot));
+            for (order, slot) in self.slots.iter().enumerate() {
+                #[expect(clippy::cast_possible_truncation, reason = "there are few")]
+                if let Some(event) = consider(order as u32, slot) {
+                    found.push(event);
+                }
             }
             return;
         };

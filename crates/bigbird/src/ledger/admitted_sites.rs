@@ -10,6 +10,9 @@ pub(super) struct AdmittedSites {
     /// The newest link of each action's chain.
     pub(super) newest: SmallMap<UserAction, u32>,
     links: Vec<(SiteId, u32)>,
+    /// The greatest action. Ids increase, so most actions that are asked about are new ones, which
+    /// need not be looked up.
+    greatest: Option<UserAction>,
 }
 
 /// The end of a chain.
@@ -25,9 +28,18 @@ impl AdmittedSites {
         })
     }
 
+    /// True if the action is greater than all that admitted a site.
+    #[inline]
+    fn is_new(&self, action: UserAction) -> bool {
+        self.greatest.is_none_or(|greatest| action > greatest)
+    }
+
     #[inline]
     pub(super) fn about(&self, action: UserAction, site: SiteId) -> AdmissionState {
         let mut about = AdmissionState::NONE;
+        if self.is_new(action) {
+            return about;
+        }
         for other in self.under(action) {
             about.admitted |= other == site;
             about.sites += 1;
@@ -35,12 +47,19 @@ impl AdmittedSites {
         about
     }
 
+    #[inline]
     #[expect(
         clippy::cast_possible_truncation,
         reason = "four billion admissions in one epoch would not fit in memory"
     )]
     pub(super) fn push(&mut self, action: UserAction, site: SiteId) {
         let link = self.links.len() as u32;
+        if self.is_new(action) {
+            self.greatest = Some(action);
+            self.newest.push(action, link);
+            self.links.push((site, END));
+            return;
+        }
         let (at, _) = self.newest.entry(action, END);
         let newest = self.newest.value_mut(at);
         self.links.push((site, *newest));
@@ -69,5 +88,6 @@ impl AdmittedSites {
     pub(super) fn clear(&mut self) {
         self.newest.clear();
         self.links.clear();
+        self.greatest = None;
     }
 }

@@ -193,8 +193,8 @@ impl<'a> Replayer<'a> {
             if self.attack.is_some() {
                 self.attacked_device(part, events.clone(), observer);
             } else {
-                for (action, at) in (1..).zip(events.clone()) {
-                    self.happen(part.event(at), UserAction(action), observer);
+                for (action, event) in (1..).zip(part.events_of(device)) {
+                    self.happen(event, UserAction(action), observer);
                 }
             }
             self.tally(&part.epochs[events]);

@@ -194,6 +194,31 @@ impl Part {
         }
     }
 
+    /// The events of a device, in order.
+    #[inline]
+    pub fn events_of(&self, device: usize) -> impl Iterator<Item = WorkloadEvent> + use<'_> {
+        let range = self.range(device);
+        let words = self.kinds[range.clone()]
+            .iter()
+            .zip(&self.came_from[range.clone()]);
+        let times = self.minutes[range.clone()]
+            .iter()
+            .zip(&self.epochs[range.clone()]);
+        let places = self.conversion_sites[range.clone()]
+            .iter()
+            .zip(&self.rows[range]);
+        let all = words.zip(times).zip(places);
+        all.map(
+            |(((kind, detail), (minute, epoch)), (site, row))| WorkloadEvent {
+                minute: *minute,
+                epoch: *epoch,
+                conversion_site: *site,
+                kind: EventKind::unpack(*kind, *detail),
+                row: *row,
+            },
+        )
+    }
+
     /// Every event, in order.
     pub fn events(&self) -> impl Iterator<Item = WorkloadEvent> {
         (0..self.len()).map(|at| self.event(at))
