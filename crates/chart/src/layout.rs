@@ -49,7 +49,7 @@ pub(crate) fn joint_name(names: &[&str]) -> String {
 /// The width of text in the size of a legend, roughly: fonts differ.
 #[expect(clippy::cast_precision_loss, reason = "a few letters")]
 pub(crate) fn width(text: &str) -> f64 {
-    6.6 * text.chars().count() as f64
+    7.1 * text.chars().count() as f64
 }
 
 /// Text in lines of at most some characters. A longer word has a line of its own.

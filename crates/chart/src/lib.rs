@@ -115,6 +115,8 @@ pub enum Stroke {
     /// A thin line across the whole chart, at the height of its only point. Its name is at the
     /// right of the frame.
     Flat,
+    /// The same, dotted.
+    FlatDotted,
 }
 
 /// The width of a chart. A phone shows it at four fifths of this size, so text stays readable.
@@ -187,7 +189,7 @@ impl Chart {
             self.whiskers(&frame, &mut svg);
             frame.labels(labels, &mut svg);
         }
-        self.marks(&frame, &mut svg);
+        self.marks(&frame, &lines, &mut svg);
         (svg, frame.bottom + BOTTOM)
     }
 
@@ -195,7 +197,7 @@ impl Chart {
     fn distinct_lines(&self) -> Vec<Line> {
         let near = 0.006 * self.highest();
         let same = |one: &Series, other: &Series| {
-            (one.stroke == Stroke::Flat) == (other.stroke == Stroke::Flat)
+            one.stroke.is_flat() == other.stroke.is_flat()
                 && one.points.len() == other.points.len()
                 && !one.points.is_empty()
                 && one.points.iter().zip(&other.points).all(|(one, other)| {
@@ -218,7 +220,7 @@ impl Chart {
     }
 
     fn is_flat(&self, line: &Line) -> bool {
-        self.series[line.members[0]].stroke == Stroke::Flat
+        self.series[line.members[0]].stroke.is_flat()
     }
 
     fn name(&self, line: &Line) -> String {
@@ -285,7 +287,7 @@ impl Chart {
         for line in lines {
             let series = &self.series[line.members[0]];
             let (class, name) = (series.class(), escape(&self.name(line)));
-            if series.stroke == Stroke::Flat {
+            if series.stroke.is_flat() {
                 if let Some((_, y)) = series.points.first() {
                     let up = frame.y(*y);
                     let _ = write!(
@@ -336,7 +338,7 @@ impl Chart {
     /// is outside the frame.
     fn across(&self, series: usize, x: f64, frame: &Frame) -> f64 {
         match self.series.get(series) {
-            Some(series) if series.stroke == Stroke::Flat => frame.right + GUTTER / 2.0,
+            Some(series) if series.stroke.is_flat() => frame.right + GUTTER / 2.0,
             _ => frame.x(x),
         }
     }
@@ -366,10 +368,25 @@ impl Chart {
         }
     }
 
-    fn marks(&self, frame: &Frame, svg: &mut String) {
+    fn marks(&self, frame: &Frame, lines: &[Line], svg: &mut String) {
+        let mut drawn: Vec<Mark> = Vec::new();
         for mark in &self.marks {
+            // Of series that coincide, the first gives the colour.
+            let line = lines
+                .iter()
+                .find(|line| line.members.contains(&mark.series));
+            let shown = line.map_or(mark.series, |line| line.members[0]);
+            let mark = &Mark {
+                series: shown,
+                ..*mark
+            };
+            if drawn.contains(mark) {
+                continue;
+            }
+            drawn.push(*mark);
             let series = self.series.get(mark.series);
-            let thin = series.is_some_and(|series| series.stroke == Stroke::Dashed);
+            let thin = series
+                .is_some_and(|series| matches!(series.stroke, Stroke::Dashed | Stroke::FlatDotted));
             // The value of a layer counts from the top of the layers below.
             let below = match self.stacked {
                 true => self.below(mark.series, mark.x),
@@ -452,12 +469,19 @@ impl Chart {
     }
 }
 
+impl Stroke {
+    const fn is_flat(self) -> bool {
+        matches!(self, Self::Flat | Self::FlatDotted)
+    }
+}
+
 impl Series {
     fn class(&self) -> String {
         let stroke = match self.stroke {
             Stroke::Solid => "line",
             Stroke::Dashed => "line dashed",
             Stroke::Flat => "line flat",
+            Stroke::FlatDotted => "line flat dotted",
         };
         format!("{stroke} s{}", self.colour)
     }
@@ -573,19 +597,21 @@ impl Frame {
 
     fn axes(&self, chart: &Chart, svg: &mut String) {
         let right = self.right;
+        svg.push_str("<g class=\"soft\" text-anchor=\"end\">");
         let mut value = 0.0;
         while value <= self.highest + self.step / 2.0 {
             let up = self.y(value);
             let _ = write!(
                 svg,
-                "<path class=\"grid\" d=\"M{LEFT} {up:.1}H{right:.0}\"/><text class=\"soft\" \
-                 x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                "<path class=\"grid\" d=\"M{LEFT} {up:.1}H{right:.0}\"/><text x=\"{}\" \
+                 y=\"{:.1}\">{}</text>",
                 LEFT - 6.0,
                 up + 4.0,
                 short(value)
             );
             value += self.step;
         }
+        svg.push_str("</g><g class=\"soft\" text-anchor=\"middle\">");
         let mut free_from = f64::NEG_INFINITY;
         for (x, name) in &chart.ticks {
             let at = self.x(*x);
@@ -597,11 +623,12 @@ impl Frame {
             free_from = at + half;
             let _ = write!(
                 svg,
-                "<text class=\"soft\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                "<text x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
                 self.bottom + 17.0,
                 escape(name)
             );
         }
+        svg.push_str("</g>");
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text \

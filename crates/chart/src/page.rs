@@ -38,7 +38,8 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// A table with these columns. A column of numbers has a name that begins with `#`.
+    /// A table with these columns. A column of numbers has a name that begins with `#`. A name that
+    /// begins with `-` is not repeated on cards.
     pub fn new(columns: &[&'static str]) -> Self {
         Self {
             columns: columns.to_vec(),
@@ -53,7 +54,11 @@ impl PageTable {
 
     /// The table as part of a page.
     pub fn to_markup(&self) -> Markup {
-        let name = |column: &&'static str| column.trim_start_matches('#');
+        let name = |column: &&'static str| column.trim_start_matches(['#', '-']);
+        let label = |column: &&'static str| {
+            let shown = !column.is_empty() && !column.starts_with('-');
+            shown.then(|| name(column))
+        };
         let is_number = |column: &&'static str| column.starts_with('#');
         html! {
             div class="scroll" { table class="cards" {
@@ -65,7 +70,7 @@ impl PageTable {
                 tbody { @for row in &self.rows { tr {
                     @for (column, cell) in self.columns.iter().zip(row) {
                         td class=[is_number(column).then_some("n")]
-                            data-label=[(!name(column).is_empty()).then_some(name(column))] {
+                            data-label=[label(column)] {
                             (cell)
                         }
                     }

@@ -2,15 +2,16 @@
 
 /// The style sheet of charts, both as files and in the report.
 pub const STYLE: &str = "\
-.chart{font:12.5px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;--ink:#1f2328;\
+.chart{font:13px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;--ink:#1f2328;\
 --soft:#59636e;--grid:#d8dee4;--ground:#fff;--c0:#0072b2;--c1:#c24e00;--c2:#007a5a;--c3:#a4508b;\
 --c4:#7d6608;--c5:#59636e}\
 @media screen and (prefers-color-scheme:dark){.chart{--ink:#e6edf3;--soft:#9198a1;--grid:#30363d;\
 --ground:#0d1117;--c0:#58a6ff;--c1:#ff9a56;--c2:#3fd29a;--c3:#e08fc5;--c4:#d9c04f;--c5:#9198a1}}\
-.chart text{fill:var(--ink)}.chart .soft{fill:var(--soft)}.chart .grid{stroke:var(--grid)}\
+.chart text{fill:var(--ink)}.chart .soft,\
+.chart .soft text{fill:var(--soft)}.chart .grid{stroke:var(--grid)}\
 .chart .ground{fill:var(--ground)}.chart .line{fill:none;stroke-width:2.5}\
 .chart .dashed{stroke-dasharray:5 4;stroke-width:1.5}\
-.chart .flat{stroke-width:1.5;stroke-dasharray:2 3}\
+.chart .flat{stroke-width:1.2}.chart .dotted{stroke-dasharray:2 3}\
 .chart .thin{fill:none;stroke-width:1.5}\
 .chart .whisker{fill:none;stroke:var(--ink);stroke-width:1.5}\
 .chart .mark{fill:var(--ground);stroke:var(--ink);stroke-width:1.8}\
@@ -42,7 +43,7 @@ figure svg{width:100%;max-width:540px;height:auto;display:block;margin:0 auto}\
 figcaption{color:var(--soft);font-size:.92rem;margin-top:6px;overflow-wrap:break-word}\
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.92rem;margin:.6em 0}\
 th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);\
-vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
+vertical-align:top}th[colspan]{text-align:center}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
 white-space:nowrap}.good,.bad,.open{font-weight:600;white-space:nowrap}.good{color:var(--good)}\
 .bad{color:var(--bad)}.open{color:var(--open)}\
 pre{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 14px;\
@@ -56,11 +57,10 @@ figcaption li{margin:.2em 0;color:var(--ink)}.label{display:none}.dense th,.dens
 .cards thead,.cards>tbody>tr:first-child:has(th){display:none}.cards,.cards tbody,.cards tr,\
 .cards td{display:block}.cards tr{border-bottom:1px solid var(--line);padding:8px 0}\
 .cards td,.cards td.n{border:0;padding:1px 0;text-align:left;white-space:normal}\
-.cards td:empty{display:none}.dense{font-size:.82rem}.dense th,.dense td{padding-right:7px}\
-.cards td[data-label]::before{content:attr(data-label) ': ';color:var(--soft)}\
-.label{display:inline;color:var(--soft)}}\
+.cards td:empty{display:none}\
+.cards td[data-label]::before{content:attr(data-label) ': ';color:var(--soft)}}\
 @media print{main{max-width:none;padding:0}.scroll,pre{overflow:visible}pre{white-space:pre-wrap}\
-body{font-size:12px}h1{font-size:20px}h2{font-size:15px;break-after:avoid}\
+html,body{font-size:11px}h1{font-size:20px}h2{font-size:15px;break-after:avoid}\
 figure,tr,.tile{break-inside:avoid}thead{display:table-header-group}\
 .figures{grid-template-columns:1fr 1fr}.tiles{grid-template-columns:repeat(4,1fr)}\
 .tile b{font-size:18px}td.n,th.n{white-space:normal}\

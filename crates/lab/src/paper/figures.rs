@@ -108,8 +108,8 @@ impl<'a> Plot<'a> {
     fn add_both(&mut self, name: &str, colour: u8, stroke: Stroke, runs: &[&'a FinishedRun]) {
         self.runs.extend(runs);
         let dashed = match stroke {
-            Stroke::Solid => Stroke::Dashed,
-            other => other,
+            Stroke::Flat => Stroke::FlatDotted,
+            _ => Stroke::Dashed,
         };
         // At the right of the frame, the colour says whose percentile it is.
         let (median, p95) = match stroke {

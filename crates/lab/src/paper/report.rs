@@ -291,7 +291,7 @@ fn sizes_under_attack(results: Results<'_>) -> Option<(f64, f64)> {
 }
 
 fn claims_table(claims: &[Claim]) -> Markup {
-    let mut table = PageTable::new(&["", "claim", "here", "in the paper"]);
+    let mut table = PageTable::new(&["", "-claim", "here", "in the paper"]);
     for claim in claims {
         table.row(vec![
             mark(&claim.verdict),
@@ -350,7 +350,7 @@ fn figure(figure: &Figure, claims: &[Claim]) -> Markup {
 }
 
 fn comparison(compared: &[Compared], part: &str) -> Markup {
-    let mut table = PageTable::new(&["figure", "measurement", "#here", "#paper", "#difference"]);
+    let mut table = PageTable::new(&["figure", "-measurement", "#here", "#paper", "#difference"]);
     for row in compared
         .iter()
         .filter(|row| row.paper.figure.starts_with(part))
@@ -423,8 +423,9 @@ fn differences(subject: &Subject<'_>) -> Markup {
                 b { "Batches. " }
                 "The paper's text says that a batch has at most "
                 (grouped(paper.dataset.most_reports_in_a_batch))
-                " reports. Its artifact has no such limit, and a batch has at least "
-                (grouped(options.min_batch as u64)) " reports there, as here."
+                " reports. Its artifact has no such limit, and neither have we. A batch has at \
+                 least " (grouped(QuerierOptions::default().min_batch as u64)) " reports there, and "
+                (grouped(options.min_batch as u64)) " here."
             }
             li {
                 b { "Popularity (6c). " }
@@ -522,7 +523,7 @@ fn consumption(results: Results<'_>) -> Markup {
                 "The columns with ε show how much was consumed from a global budget: the mean over \
                  the global budgets that paid anything."
             }
-            div class="scroll" { table class="dense" {
+            div class="scroll" { table class="dense attacked" {
                 thead { tr {
                     th { "suite" } th { "system" } th { "attacker" }
                     th class="n" { "quota, cap," br; "Sybils or rank" }
@@ -540,14 +541,14 @@ fn consumption(results: Results<'_>) -> Markup {
                         td { (run.planned.suite.name()) }
                         td { (run.planned.system.name()) }
                         td { (run.planned.experiment.attacker()) }
-                        td class="n" { (run.planned.x.map(short).unwrap_or_default()) }
-                        td class="n" { (format!("{honest:.2}")) }
-                        td class="n" { (format!("{attacker:.2}")) }
-                        @for reached in run.summary.reached { td class="n" { (share(reached)) } }
+                        td { (run.planned.x.map(short).unwrap_or_default()) }
+                        td { (format!("{honest:.2}")) }
+                        td { (format!("{attacker:.2}")) }
+                        @for reached in run.summary.reached { td { (share(reached)) } }
                         td {
                             @if run.summary.held == Some(false) {
                                 span class="bad" { "✗ exceeded" }
-                            } @else { span class="good" { "✓" } }
+                            } @else { "✓" }
                         }
                     }
                 } }
@@ -570,6 +571,11 @@ fn capacities([conversion, impression, fan_out]: [u32; 3]) -> Result<[f64; 2], P
         of(FilterKind::GlobalBudget),
         of(FilterKind::ImpressionSiteQuota),
     ])
+}
+
+/// A number of the paper, after ours.
+fn beside(paper: u32) -> Markup {
+    html! { span class="soft" { " (" (paper) ")" } }
 }
 
 fn workload(subject: &Subject<'_>) -> Markup {
@@ -604,41 +610,32 @@ fn workload(subject: &Subject<'_>) -> Markup {
              budget of 1: a global budget of max(N, n · M) and an impression-site quota of n."
         }
         div class="scroll" { table class="dense" {
-            thead {
-                tr {
-                    th {} th class="n" colspan="2" { "N" } th class="n" colspan="2" { "M" }
-                    th class="n" colspan="2" { "n" }
-                    th class="n" colspan="2" { "global" br; "budget, ε" }
-                    th class="n" colspan="2" { "imp.-site" br; "quota, ε" }
-                }
-                tr {
-                    th { "%ile" }
-                    @for _ in 0..5 { th class="n" { "here" } th class="n soft" { "paper" } }
-                }
-            }
+            thead { tr {
+                th {} th class="n" { "N" } th class="n" { "M" } th class="n" { "n" }
+                th class="n" { "global" br; "budget, ε" }
+                th class="n" { "imp.-site" br; "quota, ε" }
+            } }
             tbody { @for row in &table.rows {
                 @let [conversion, impression, fan_out] = description.at(row.percentile);
                 @let here = [2 * conversion, impression, 2 * fan_out];
                 @let sites = [row.conversion_sites, row.impression_sites, row.fan_out];
+                @let of_paper = [row.global_budget, row.impression_site_quota];
                 tr {
                     td { "p" (row.percentile) }
                     @for (here, paper) in here.into_iter().zip(sites) {
-                        td class="n" { (here) } td class="n soft" { (paper) }
+                        td class="n" { (here) (beside(paper)) }
                     }
-                    @let of_paper = [row.global_budget, row.impression_site_quota];
-                    @match capacities(here) {
-                        Ok(capacities) => {
-                            @for (here, paper) in capacities.into_iter().zip(of_paper) {
-                                td class="n" { (short(here)) } td class="n soft" { (paper) }
-                            }
+                    @if let Ok(capacities) = capacities(here) {
+                        @for (here, paper) in capacities.into_iter().zip(of_paper) {
+                            td class="n" { (short(here)) (beside(paper)) }
                         }
-                        Err(_) => { td colspan="4" {} }
                     }
                 }
             } }
         } }
         p class="soft" {
-            "Our N and n are shown doubled, because the paper's look doubled: they are even at \
+            "In each cell, the number here is before the paper's, which is in brackets. Our N and n \
+             are shown doubled, because the paper's look doubled: they are even at \
              every percentile, probably because it counts a site once for clicks and once for landed \
              clicks. Counted once, N, n and both capacities are half as large. "
             code { "bigbird tune" } " counts each site once."
