@@ -43,7 +43,7 @@ figure svg{width:100%;max-width:540px;height:auto;display:block;margin:0 auto}\
 figcaption{color:var(--soft);font-size:.92rem;margin-top:6px;overflow-wrap:break-word}\
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.92rem;margin:.6em 0}\
 th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);\
-vertical-align:top}th[colspan]{text-align:center}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
+vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
 white-space:nowrap}.good,.bad,.open{font-weight:600;white-space:nowrap}.good{color:var(--good)}\
 .bad{color:var(--bad)}.open{color:var(--open)}\
 pre{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 14px;\
@@ -52,7 +52,9 @@ overflow-x:auto}details{margin:.4em 0}summary{cursor:pointer}\
 .verdict.failed{border-color:var(--bad)}.verdict.open{border-color:var(--open);color:inherit;\
 font-weight:inherit;white-space:normal}\
 figcaption ul{list-style:none;margin:.4em 0 0;padding:0}\
-figcaption li{margin:.2em 0;color:var(--ink)}.label{display:none}.dense th,.dense td{padding-right:10px}\
+figcaption li{margin:.2em 0;color:var(--ink)}.dense{font-size:.85rem}.dense th,\
+.dense td{padding-right:8px}.attacked td:nth-child(n+4){text-align:right;\
+font-variant-numeric:tabular-nums}\
 @media(max-width:640px){main{padding:16px 12px 48px}figure{padding:8px}h1{font-size:1.6rem}\
 .cards thead,.cards>tbody>tr:first-child:has(th){display:none}.cards,.cards tbody,.cards tr,\
 .cards td{display:block}.cards tr{border-bottom:1px solid var(--line);padding:8px 0}\

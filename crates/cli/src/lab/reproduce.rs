@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bigbird_lab::describe::Description;
 use bigbird_lab::evaluation::Laboratory;
-use bigbird_lab::paper::claims::{Claim, claims, tally};
+use bigbird_lab::paper::claims::{Claim, claims, reasons, tally};
 use bigbird_lab::paper::figures::{NAMES, figures};
 use bigbird_lab::paper::numbers::paper_numbers;
 use bigbird_lab::paper::report::{Provenance, Subject, report};
@@ -257,7 +257,7 @@ fn tell(args: &ReproduceArgs, subject: &Subject<'_>, claims: &[Claim]) -> Comman
             seeds => format!(": means over {seeds} seeds, and half of their 95% intervals"),
         }
     )?;
-    for claim in claims {
+    for (claim, why) in claims.iter().zip(reasons(claims)) {
         let (sign, name) = (claim.verdict.sign(), claim.verdict.name());
         writeln!(text, "{sign} {:<8} {}", claim.figure, claim.says)?;
         writeln!(
@@ -268,7 +268,7 @@ fn tell(args: &ReproduceArgs, subject: &Subject<'_>, claims: &[Claim]) -> Comman
         if let Some((held, seeds)) = claim.seeds {
             writeln!(text, "           holds with {held} of {seeds} seeds")?;
         }
-        if let Some(why) = claim.verdict.why() {
+        if let Some(why) = why {
             writeln!(text, "           {name}: {why}")?;
         }
     }

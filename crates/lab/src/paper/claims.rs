@@ -101,6 +101,25 @@ pub fn claims(results: Results<'_>) -> Vec<Claim> {
     claims
 }
 
+/// The reason to show for each claim: of claims with the same reason, the first shows it, and the
+/// others refer to it.
+pub fn reasons(claims: &[Claim]) -> Vec<Option<&str>> {
+    claims
+        .iter()
+        .enumerate()
+        .map(|(number, claim)| {
+            let known = number > 0
+                && claims[..number]
+                    .iter()
+                    .any(|it| it.verdict.why() == claim.verdict.why());
+            match claim.verdict.why() {
+                Some(_) if known => Some("For the same reason as above."),
+                why => why,
+            }
+        })
+        .collect()
+}
+
 /// The number of claims that hold, that do not, and that the workload does not test, in words:
 /// `12 of 13 claims of the paper hold, 1 is not tested by this workload`.
 pub fn tally(claims: &[Claim]) -> String {
@@ -205,8 +224,8 @@ impl<'a> Look<'a> {
         let batches = self.0.0.iter().map(|run| run.summary.batches).min()?;
         (batches < LEAST_BATCHES).then(|| {
             format!(
-                "There are only {batches} batches; medians need at least {LEAST_BATCHES}. A larger \
-                 workload or smaller batches would do."
+                "There are too few batches ({batches}); medians need at least {LEAST_BATCHES}. A \
+                 larger workload or smaller batches would do."
             )
         })
     }

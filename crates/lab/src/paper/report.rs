@@ -7,7 +7,7 @@ use maud::{Markup, PreEscaped, html};
 
 use crate::describe::Description;
 use crate::evaluation::{NoiseModel, QuerierOptions};
-use crate::paper::claims::{Claim, Verdict, claims, tally};
+use crate::paper::claims::{Claim, Verdict, claims, reasons, tally};
 use crate::paper::comparison::{Compared, compared};
 use crate::paper::figures::{Figure, figures};
 use crate::paper::numbers::{PaperMeasure, PaperNumbers, paper_numbers};
@@ -292,7 +292,7 @@ fn sizes_under_attack(results: Results<'_>) -> Option<(f64, f64)> {
 
 fn claims_table(claims: &[Claim]) -> Markup {
     let mut table = PageTable::new(&["", "-claim", "here", "in the paper"]);
-    for claim in claims {
+    for (claim, why) in claims.iter().zip(reasons(claims)) {
         table.row(vec![
             mark(&claim.verdict),
             html! {
@@ -306,7 +306,7 @@ fn claims_table(claims: &[Claim]) -> Markup {
                 @if let Some((held, seeds)) = claim.seeds {
                     " Holds with " (held) " of " (seeds) " seeds."
                 }
-                @if let Some(why) = claim.verdict.why() { br; b { "Why: " } (why) }
+                @if let Some(why) = why { br; b { "Why: " } (why) }
             },
             html! { (claim.ours) },
             html! { (claim.paper) },
