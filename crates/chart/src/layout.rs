@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::{WIDTH, escape};
 
 /// A line of a chart: the series that it shows. There are several if they coincide.
-pub(crate) struct Line {
+pub(crate) struct DrawnLine {
     pub(crate) members: Vec<usize>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn joint_name(names: &[&str]) -> String {
     format!("{}: the same{ending}", parts.join(", "))
 }
 
-/// The width of text in the size of a legend, roughly: fonts differ.
+/// The width of text, roughly: fonts differ.
 #[expect(clippy::cast_precision_loss, reason = "a few letters")]
 pub(crate) fn width(text: &str) -> f64 {
     7.1 * text.chars().count() as f64
@@ -89,7 +89,7 @@ pub(crate) fn legend(entries: &[(String, String)], top: f64, svg: &mut String) -
     const SAMPLE: f64 = 28.0;
     let (mut x, mut y) = (LEFT, top + LINE + 2.0);
     for (name, sample) in entries {
-        let width = SAMPLE + width(name) + 12.0;
+        let width = SAMPLE + 1.06 * width(name) + 14.0;
         if x > LEFT && x + width > WIDTH {
             (x, y) = (LEFT, y + LINE);
         }

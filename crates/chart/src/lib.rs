@@ -3,7 +3,8 @@
 //!
 //! The colours of a chart are CSS classes, so that a page can override them. They follow the
 //! reader's light or dark setting. Every point has a tooltip with its value. Charts are narrow and
-//! their text is large, so that a phone shows them without scrolling. [`page`] makes a page of them.
+//! their text is large, so that a phone shows them without scrolling. [`page()`] makes a page of
+//! them.
 //!
 //! ```
 //! use bigbird_chart::{Chart, Series, Stroke};
@@ -32,7 +33,7 @@ mod style;
 
 use std::fmt::Write as _;
 
-use layout::{Line, around, legend, title, wrapped};
+use layout::{DrawnLine, around, legend, title, wrapped};
 
 pub use comparison::ComparisonChart;
 pub use page::{PageTable, page};
@@ -186,7 +187,7 @@ impl Chart {
             self.bars(&frame, &mut svg);
         } else {
             self.lines(&frame, &lines, &mut svg);
-            self.whiskers(&frame, &mut svg);
+            self.whiskers(&frame, &lines, &mut svg);
             frame.labels(labels, &mut svg);
         }
         self.marks(&frame, &lines, &mut svg);
@@ -194,7 +195,7 @@ impl Chart {
     }
 
     /// The lines to draw: series that coincide are one line.
-    fn distinct_lines(&self) -> Vec<Line> {
+    fn distinct_lines(&self) -> Vec<DrawnLine> {
         let near = 0.006 * self.highest();
         let same = |one: &Series, other: &Series| {
             one.stroke.is_flat() == other.stroke.is_flat()
@@ -204,14 +205,14 @@ impl Chart {
                     (one.0 == other.0 || one.0.is_nan()) && (one.1 - other.1).abs() < near
                 })
         };
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<DrawnLine> = Vec::new();
         for (number, series) in self.series.iter().enumerate() {
             let known = lines
                 .iter_mut()
                 .find(|line| !self.stacked && same(&self.series[line.members[0]], series));
             match known {
                 Some(line) => line.members.push(number),
-                None => lines.push(Line {
+                None => lines.push(DrawnLine {
                     members: vec![number],
                 }),
             }
@@ -219,17 +220,17 @@ impl Chart {
         lines
     }
 
-    fn is_flat(&self, line: &Line) -> bool {
+    fn is_flat(&self, line: &DrawnLine) -> bool {
         self.series[line.members[0]].stroke.is_flat()
     }
 
-    fn name(&self, line: &Line) -> String {
+    fn name(&self, line: &DrawnLine) -> String {
         let names = line.members.iter().map(|of| self.series[*of].name.as_str());
         layout::joint_name(&names.collect::<Vec<_>>())
     }
 
     /// The names at the right of the frame: of each flat line, its value and its colour.
-    fn labels(&self, lines: &[Line]) -> Vec<Label> {
+    fn labels(&self, lines: &[DrawnLine]) -> Vec<Label> {
         /// The most characters of a line of text.
         const CHARACTERS: usize = 17;
         let flat = lines
@@ -250,7 +251,7 @@ impl Chart {
     }
 
     /// Draws the title and the legend. Returns the height at which they end.
-    fn heading(&self, lines: &[Line], svg: &mut String) -> f64 {
+    fn heading(&self, lines: &[DrawnLine], svg: &mut String) -> f64 {
         let top = title(&self.title, LEFT.min(12.0), svg);
         let mut entries: Vec<(String, String)> = Vec::new();
         for line in lines {
@@ -283,7 +284,7 @@ impl Chart {
         legend(&entries, top, svg)
     }
 
-    fn lines(&self, frame: &Frame, lines: &[Line], svg: &mut String) {
+    fn lines(&self, frame: &Frame, lines: &[DrawnLine], svg: &mut String) {
         for line in lines {
             let series = &self.series[line.members[0]];
             let (class, name) = (series.class(), escape(&self.name(line)));
@@ -347,8 +348,24 @@ impl Chart {
         self.series.get(series).map_or(5, |series| series.colour)
     }
 
-    fn whiskers(&self, frame: &Frame, svg: &mut String) {
+    /// The series that is drawn for a series: of those that coincide, the first.
+    fn drawn(&self, series: usize, lines: &[DrawnLine]) -> usize {
+        let line = lines.iter().find(|line| line.members.contains(&series));
+        line.map_or(series, |line| line.members[0])
+    }
+
+    /// True if a series is drawn dashed or dotted.
+    fn is_thin(&self, series: usize) -> bool {
+        let stroke = self.series.get(series).map(|series| series.stroke);
+        matches!(stroke, Some(Stroke::Dashed | Stroke::FlatDotted))
+    }
+
+    fn whiskers(&self, frame: &Frame, lines: &[DrawnLine], svg: &mut String) {
         for whisker in &self.whiskers {
+            // The intervals of lines that coincide are as good as the same.
+            if self.drawn(whisker.series, lines) != whisker.series {
+                continue;
+            }
             let at = self.across(whisker.series, whisker.x, frame);
             let (low, high) = (frame.y(whisker.low.max(0.0)), frame.y(whisker.high));
             // An interval that is smaller than its ends would only hide the point.
@@ -357,8 +374,13 @@ impl Chart {
             }
             let _ = write!(
                 svg,
-                "<path class=\"thin s{}\" d=\"M{:.1} {high:.1}h6m-3 0V{low:.1}m-3 0h6\"><title>95% \
+                "<path class=\"{} s{}\" d=\"M{:.1} {high:.1}h6m-3 0V{low:.1}m-3 0h6\"><title>95% \
                  interval: {} to {}{}</title></path>",
+                if self.is_thin(whisker.series) {
+                    "fine"
+                } else {
+                    "thin"
+                },
                 self.colour_of(whisker.series),
                 at - 3.0,
                 short(whisker.low),
@@ -368,25 +390,18 @@ impl Chart {
         }
     }
 
-    fn marks(&self, frame: &Frame, lines: &[Line], svg: &mut String) {
+    fn marks(&self, frame: &Frame, lines: &[DrawnLine], svg: &mut String) {
         let mut drawn: Vec<Mark> = Vec::new();
         for mark in &self.marks {
             // Of series that coincide, the first gives the colour.
-            let line = lines
-                .iter()
-                .find(|line| line.members.contains(&mark.series));
-            let shown = line.map_or(mark.series, |line| line.members[0]);
             let mark = &Mark {
-                series: shown,
+                series: self.drawn(mark.series, lines),
                 ..*mark
             };
             if drawn.contains(mark) {
                 continue;
             }
             drawn.push(*mark);
-            let series = self.series.get(mark.series);
-            let thin = series
-                .is_some_and(|series| matches!(series.stroke, Stroke::Dashed | Stroke::FlatDotted));
             // The value of a layer counts from the top of the layers below.
             let below = match self.stacked {
                 true => self.below(mark.series, mark.x),
@@ -400,7 +415,7 @@ impl Chart {
                 shape(
                     self.across(mark.series, mark.x, frame),
                     frame.y(below + mark.y),
-                    if thin { 3.5 } else { 5.0 },
+                    if self.is_thin(mark.series) { 3.5 } else { 5.0 },
                     mark.at_most
                 ),
                 escape(self.marks_from),

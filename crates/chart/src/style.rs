@@ -12,7 +12,7 @@ pub const STYLE: &str = "\
 .chart .ground{fill:var(--ground)}.chart .line{fill:none;stroke-width:2.5}\
 .chart .dashed{stroke-dasharray:5 4;stroke-width:1.5}\
 .chart .flat{stroke-width:1.2}.chart .dotted{stroke-dasharray:2 3}\
-.chart .thin{fill:none;stroke-width:1.5}\
+.chart .thin{fill:none;stroke-width:1.5}.chart .fine{fill:none;stroke-width:1}\
 .chart .whisker{fill:none;stroke:var(--ink);stroke-width:1.5}\
 .chart .mark{fill:var(--ground);stroke:var(--ink);stroke-width:1.8}\
 .chart .s0{stroke:var(--c0)}.chart .s1{stroke:var(--c1)}.chart .s2{stroke:var(--c2)}\

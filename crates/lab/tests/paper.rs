@@ -7,7 +7,7 @@ use std::path::Path;
 use bigbird::Limit;
 use bigbird_lab::describe::Description;
 use bigbird_lab::evaluation::QuerierOptions;
-use bigbird_lab::paper::claims::{Claim, Verdict, claims, tally};
+use bigbird_lab::paper::claims::{Claim, ClaimVerdict, claims, tally};
 use bigbird_lab::paper::comparison::compared;
 use bigbird_lab::paper::figures::{NAMES, figures};
 use bigbird_lab::paper::numbers::{PaperMeasure, paper_numbers};
@@ -290,7 +290,7 @@ fn the_papers_own_results_meet_all_of_its_claims() {
     let claims = claims(Results(&runs));
     assert_eq!(claims.len(), 13);
     for claim in &claims {
-        assert_eq!(claim.verdict, Verdict::Holds, "{claim:?}");
+        assert_eq!(claim.verdict, ClaimVerdict::Holds, "{claim:?}");
         assert_eq!(claim.seeds, None);
     }
     assert_eq!(tally(&claims), "13 of 13 claims of the paper hold");
@@ -359,7 +359,7 @@ fn every_claim_can_fail() {
         let claims = claims(Results(&runs));
         let fails = claims
             .iter()
-            .filter(|it| matches!(it.verdict, Verdict::Fails(_)));
+            .filter(|it| matches!(it.verdict, ClaimVerdict::Fails(_)));
         let before = failed.len();
         failed.extend(fails.map(|claim| claim.says));
         assert!(
@@ -387,7 +387,7 @@ fn what_a_workload_does_not_test_is_not_judged() {
         claims(Results(&runs))
     };
     let untested = |claims: &[Claim]| {
-        let open = |claim: &&Claim| matches!(claim.verdict, Verdict::NotTested(_));
+        let open = |claim: &&Claim| matches!(claim.verdict, ClaimVerdict::NotTested(_));
         claims.iter().filter(open).count()
     };
     // Medians of a few batches say nothing; the theorem holds for every workload.

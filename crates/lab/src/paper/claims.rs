@@ -31,7 +31,7 @@ pub struct Claim {
     pub paper: String,
     /// True if the claim holds.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: ClaimVerdict,
     /// With several seeds: the number of seeds with which the claim holds, and that of all seeds.
     /// The verdict itself is about the means over seeds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub struct Claim {
 /// The result of testing a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", content = "why", rename_all = "camelCase")]
-pub enum Verdict {
+pub enum ClaimVerdict {
     /// It holds.
     Holds,
     /// It does not hold, for this likely reason.
@@ -50,7 +50,7 @@ pub enum Verdict {
     NotTested(String),
 }
 
-impl Verdict {
+impl ClaimVerdict {
     /// The verdict in words.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ pub fn claims(results: Results<'_>) -> Vec<Claim> {
         for of_seed in judged(Results(&runs)) {
             let claim = claims.iter_mut().find(|claim| claim.says == of_seed.says);
             if let Some(Some((held, _))) = claim.map(|claim| &mut claim.seeds) {
-                *held += usize::from(of_seed.verdict == Verdict::Holds);
+                *held += usize::from(of_seed.verdict == ClaimVerdict::Holds);
             }
         }
     }
@@ -123,10 +123,10 @@ pub fn reasons(claims: &[Claim]) -> Vec<Option<&str>> {
 /// The number of claims that hold, that do not, and that the workload does not test, in words:
 /// `12 of 13 claims of the paper hold, 1 is not tested by this workload`.
 pub fn tally(claims: &[Claim]) -> String {
-    let count = |is: fn(&Verdict) -> bool| claims.iter().filter(|it| is(&it.verdict)).count();
-    let hold = count(|verdict| *verdict == Verdict::Holds);
-    let fail = count(|verdict| matches!(verdict, Verdict::Fails(_)));
-    let open = count(|verdict| matches!(verdict, Verdict::NotTested(_)));
+    let count = |is: fn(&ClaimVerdict) -> bool| claims.iter().filter(|it| is(&it.verdict)).count();
+    let hold = count(|verdict| *verdict == ClaimVerdict::Holds);
+    let fail = count(|verdict| matches!(verdict, ClaimVerdict::Fails(_)));
+    let open = count(|verdict| matches!(verdict, ClaimVerdict::NotTested(_)));
     let mut text = format!("{hold} of {} claims of the paper hold", claims.len());
     match fail {
         0 => {}
@@ -209,14 +209,14 @@ impl<'a> Look<'a> {
         holds: bool,
         untested: impl IntoIterator<Item = Option<String>>,
         otherwise: &str,
-    ) -> Verdict {
+    ) -> ClaimVerdict {
         let reasons = [self.too_few_batches(), self.cannot_measure()];
         if let Some(why) = reasons.into_iter().chain(untested).flatten().next() {
-            return Verdict::NotTested(why);
+            return ClaimVerdict::NotTested(why);
         }
         match holds {
-            true => Verdict::Holds,
-            false => Verdict::Fails(otherwise.to_owned()),
+            true => ClaimVerdict::Holds,
+            false => ClaimVerdict::Fails(otherwise.to_owned()),
         }
     }
 
@@ -749,8 +749,8 @@ impl<'a> Look<'a> {
             paper: "proved".to_owned(),
             // A theorem is about every workload, so every workload tests it.
             verdict: match broken {
-                0 => Verdict::Holds,
-                _ => Verdict::Fails(
+                0 => ClaimVerdict::Holds,
+                _ => ClaimVerdict::Fails(
                     "This is a bug, here or in the proof. Please report it.".to_owned(),
                 ),
             },

@@ -7,7 +7,7 @@ use maud::{Markup, PreEscaped, html};
 
 use crate::describe::Description;
 use crate::evaluation::{NoiseModel, QuerierOptions};
-use crate::paper::claims::{Claim, Verdict, claims, reasons, tally};
+use crate::paper::claims::{Claim, ClaimVerdict, claims, reasons, tally};
 use crate::paper::comparison::{Compared, compared};
 use crate::paper::figures::{Figure, figures};
 use crate::paper::numbers::{PaperMeasure, PaperNumbers, paper_numbers};
@@ -104,8 +104,8 @@ pub fn report(subject: &Subject<'_>) -> String {
 fn heading(subject: &Subject<'_>, claims: &[Claim]) -> Markup {
     let fails = claims
         .iter()
-        .any(|it| matches!(it.verdict, Verdict::Fails(_)));
-    let all = claims.iter().all(|it| it.verdict == Verdict::Holds);
+        .any(|it| matches!(it.verdict, ClaimVerdict::Fails(_)));
+    let all = claims.iter().all(|it| it.verdict == ClaimVerdict::Holds);
     let class = match (all, fails) {
         (true, _) => "verdict",
         (_, true) => "verdict failed",
@@ -129,8 +129,8 @@ fn heading(subject: &Subject<'_>, claims: &[Claim]) -> Markup {
         p class="soft" {
             "Made with " (version) " on " (date)
             @if subject.results.seeds() > 1 {
-                ", with " (subject.results.seeds()) " seeds: numbers are means over seeds, and ± is \
-                 half of their 95% interval"
+                ", with " (subject.results.seeds()) " seeds: numbers are means over seeds, and ± \
+                 is half of their 95% interval"
             }
             ". " a href="#made" { "How, and where" } "."
         }
@@ -186,8 +186,8 @@ fn introduction() -> Markup {
     ];
     html! {
         p {
-            "Browsers are about to measure ads without tracking people. Each device keeps to itself \
-             what it saw, and answers sites with encrypted reports that cost " i { "privacy budget" }
+            "Browsers are about to measure ads without tracking people. Each device keeps to \
+             itself what it saw, and answers sites with encrypted reports that cost " i { "privacy budget" }
             ". A budget for each querier is not enough to protect people, so each device also has a "
             i { "global budget" }
             ". But anyone who can spend the global budget can also drain it: with throw-away \
@@ -263,7 +263,8 @@ fn tiles(results: Results<'_>) -> Markup {
     html! {
         div class="tiles" {
             @for (name, figure, system, attacker, x) in tiles {
-                @let paper = paper_numbers().result(figure, system, attacker, x, PaperMeasure::Median);
+                @let median = PaperMeasure::Median;
+                @let paper = paper_numbers().result(figure, system, attacker, x, median);
                 @if let Some(paper) = paper
                     && let Some(run) = results.at(paper.suite(), system, attacker, x) {
                     div class="tile" {
@@ -319,11 +320,11 @@ fn claims_table(claims: &[Claim]) -> Markup {
 }
 
 /// The mark of a verdict.
-fn mark(verdict: &Verdict) -> Markup {
+fn mark(verdict: &ClaimVerdict) -> Markup {
     let class = match verdict {
-        Verdict::Holds => "good",
-        Verdict::Fails(_) => "bad",
-        Verdict::NotTested(_) => "open",
+        ClaimVerdict::Holds => "good",
+        ClaimVerdict::Fails(_) => "bad",
+        ClaimVerdict::NotTested(_) => "open",
     };
     html! { span class=(class) { (verdict.sign()) " " (verdict.name()) } }
 }
@@ -450,14 +451,14 @@ fn differences(subject: &Subject<'_>) -> Markup {
 fn data(preset: Option<Preset>) -> Markup {
     match preset {
         Some(Preset::Published) => html! {
-            "The paper's data (CriteoPrivateAd) is not part of this program. The population here is \
-             synthetic, and is fitted only to published numbers that do " i { "not" } " involve an \
-             attack. All results under attack are therefore predictions, and they are reported \
+            "The paper's data (CriteoPrivateAd) is not part of this program. The population here \
+             is synthetic, and is fitted only to published numbers that do " i { "not" } " involve \
+             an attack. All results under attack are therefore predictions, and they are reported \
              unchanged: attacks do somewhat less harm here than in the paper. Attacks depend on \
              four things that the published numbers leave open: whether devices stay on big sites, \
-             whether clicks are concentrated there, how large the largest conversion sites are, and \
-             how many buckets are small. The preset " code { "attack-fitted" } " shows that other \
-             answers to these questions give the paper's numbers."
+             whether clicks are concentrated there, how large the largest conversion sites are, \
+             and how many buckets are small. The preset " code { "attack-fitted" } " shows that \
+             other answers to these questions give the paper's numbers."
         },
         Some(Preset::AttackFitted) => html! {
             "The population here is synthetic and was " b { "also fitted to the paper's results \
@@ -481,11 +482,11 @@ fn percentiles(results: Results<'_>, paper: &PaperNumbers) -> Markup {
         .zip(said(PaperMeasure::P95));
     html! {
         "The queriers of the synthetic population are too much alike. Their customers visit the \
-         same sites and act alike, so an attack hits all queriers about equally, and the unluckiest \
-         are not far from the median. "
+         same sites and act alike, so an attack hits all queriers about equally, and the \
+         unluckiest are not far from the median. "
         @if let Some(((drained, median), p95)) = example {
-            "If the random attacker meets a global budget without quotas, the errors of nine in ten \
-             batches are between " (percent(drained.summary.p5)) " and "
+            "If the random attacker meets a global budget without quotas, the errors of nine in \
+             ten batches are between " (percent(drained.summary.p5)) " and "
             (percent(drained.summary.p95)) " here. In the paper, the median is "
             (percent(median.fraction())) ", and one batch in twenty is above "
             (percent(p95.fraction())) ". "
@@ -509,13 +510,13 @@ fn consumption(results: Results<'_>) -> Markup {
     html! {
         h2 { "What attackers took, and the most they could take" }
         p {
-            "The resilience theorem bounds what an attacker can take from one global budget: by the \
-             quotas it uses (i), and by its user actions (ii). It also bounds the effect on a sum of \
-             reports (iii). Every run checks every device and every batch. The table shows the \
-             largest share of each bound that was reached. At 100%, an attacker took as much as the \
-             theorem allows: the bound is met, not exceeded. A dash means that the policy lacks the \
-             limits that the bound needs. Without quotas and a domain cap, only the bound on sums \
-             (iii) remains."
+            "The resilience theorem bounds what an attacker can take from one global budget: by \
+             the quotas it uses (i), and by its user actions (ii). It also bounds the effect on a \
+             sum of reports (iii). Every run checks every device and every batch. The table shows \
+             the largest share of each bound that was reached. At 100%, an attacker took as much \
+             as the theorem allows: the bound is met, not exceeded. A dash means that the policy \
+             lacks the limits that the bound needs. Without quotas and a domain cap, only the \
+             bound on sums (iii) remains."
         }
         details {
             summary { "All attacked runs" }
@@ -601,8 +602,8 @@ fn workload(subject: &Subject<'_>) -> Markup {
              sites, " (grouped(subject.queriers as u64)) " are queriers."
         }
         p {
-            "This is the paper's " (table.name) " (“" (table.title) "”): the number of sites that a \
-             device involves in an epoch, at percentiles ("
+            "This is the paper's " (table.name) " (“" (table.title) "”): the number of sites that \
+             a device involves in an epoch, at percentiles ("
             @for (number, (letter, meaning)) in quantities.into_iter().enumerate() {
                 @if number > 0 { ", " } (letter) ": " (meaning)
             }
@@ -634,10 +635,10 @@ fn workload(subject: &Subject<'_>) -> Markup {
             } }
         } }
         p class="soft" {
-            "In each cell, the number here is before the paper's, which is in brackets. Our N and n \
-             are shown doubled, because the paper's look doubled: they are even at \
-             every percentile, probably because it counts a site once for clicks and once for landed \
-             clicks. Counted once, N, n and both capacities are half as large. "
+            "In each cell, the number here is before the paper's, which is in brackets. Our N and \
+             n are shown doubled, because the paper's look doubled: they are even at \
+             every percentile, probably because it counts a site once for clicks and once for \
+             landed clicks. Counted once, N, n and both capacities are half as large. "
             code { "bigbird tune" } " counts each site once."
         }
     }
