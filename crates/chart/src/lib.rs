@@ -252,7 +252,7 @@ impl Chart {
 
     /// Draws the title and the legend. Returns the height at which they end.
     fn heading(&self, lines: &[DrawnLine], svg: &mut String) -> f64 {
-        let top = title(&self.title, LEFT.min(12.0), svg);
+        let top = title(&self.title, 12.0, svg);
         let mut entries: Vec<(String, String)> = Vec::new();
         for line in lines {
             let series = &self.series[line.members[0]];

@@ -4,12 +4,10 @@ use std::fs;
 
 use jiff::Timestamp;
 
-/// The version of this program, with its commit if it was built with `BIGBIRD_COMMIT` set.
+/// The version of this program, with its commit if the build script knew it.
 pub(crate) fn version() -> String {
-    match option_env!("BIGBIRD_COMMIT") {
-        Some(commit) => format!("bigbird {} ({commit})", env!("CARGO_PKG_VERSION")),
-        None => concat!("bigbird ", env!("CARGO_PKG_VERSION")).to_owned(),
-    }
+    let version = option_env!("BIGBIRD_VERSION").unwrap_or(env!("CARGO_PKG_VERSION"));
+    format!("bigbird {version}")
 }
 
 /// The current date and time in UTC, to the minute.
