@@ -1,7 +1,7 @@
 //! The report of an audit as one HTML page.
 
-use bigbird_chart::{Chart, PAGE_STYLE, STYLE, Series, Stroke};
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use bigbird_chart::{Chart, Series, Stroke};
+use maud::{Markup, PreEscaped, html};
 
 use crate::catalogue::catalogue;
 use crate::denial::DenialResult;
@@ -137,47 +137,36 @@ fn individual(report: &AuditReport) -> AuditFigure {
 /// The page.
 pub fn page(report: &AuditReport, command: &str) -> String {
     let figures = figures(report);
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width,initial-scale=1";
-                title { "Big Bird: what leaks, what holds" }
-                style { (PreEscaped(PAGE_STYLE)) (PreEscaped(STYLE)) }
+    let body = html! {
+        (heading(report))
+        (search_table(report))
+        @if !figures.is_empty() {
+            h2 { "Per-querier guarantees fail" }
+            p {
+                "Each querier was promised a loss of at most its own budget ε. The numbers \
+                 are exact: the filters of the engine are asked for every case of what the \
+                 helpers heard, and the cases are weighted. Nobody's loss exceeds the \
+                 global budget, so \"grows with n\" needs a global budget that grows with n."
             }
-            body { main {
-                (heading(report))
-                (search_table(report))
-                @if !figures.is_empty() {
-                    h2 { "Per-querier guarantees fail" }
-                    p {
-                        "Each querier was promised a loss of at most its own budget ε. The numbers \
-                         are exact: the filters of the engine are asked for every case of what the \
-                         helpers heard, and the cases are weighted. Nobody's loss exceeds the \
-                         global budget, so \"grows with n\" needs a global budget that grows with n."
+            div class="figures" {
+                @for figure in &figures {
+                    figure {
+                        (PreEscaped(figure.chart.to_inline()))
+                        figcaption { (figure.caption) }
                     }
-                    div class="figures" {
-                        @for figure in &figures {
-                            figure {
-                                (PreEscaped(figure.chart.to_inline()))
-                                figcaption { (figure.caption) }
-                            }
-                        }
-                    }
-                    (failure_table(report))
-                    (slips())
                 }
-                @if !report.denial.is_empty() { (denial(&report.denial)) }
-                @if !report.tactics.is_empty() { (tactics(&report.tactics)) }
-                (stories(report))
-                (limits())
-                h2 { "How this page was made" }
-                pre { (command) }
-            } }
+            }
+            (failure_table(report))
+            (slips())
         }
+        @if !report.denial.is_empty() { (denial(&report.denial)) }
+        @if !report.tactics.is_empty() { (tactics(&report.tactics)) }
+        (stories(report))
+        (limits())
+        h2 { "How this page was made" }
+        pre { (command) }
     };
-    markup.into_string()
+    bigbird_chart::page("Big Bird: what leaks, what holds", &body).into_string()
 }
 
 fn heading(report: &AuditReport) -> Markup {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::layout::{legend, title};
 use crate::{STYLE, WIDTH, escape, nice_step, short};
 
 /// A chart with two bars for each name, and a whisker on the second that shows its error.
@@ -19,35 +20,39 @@ pub struct ComparisonChart {
     pub error: f64,
 }
 
-const TOP: f64 = 58.0;
-const BOTTOM: f64 = 290.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = WIDTH - 12.0;
-const HEIGHT: f64 = BOTTOM + 30.0;
+/// The height of the frame.
+const HEIGHT: f64 = 230.0;
+/// The space below the frame.
+const BELOW: f64 = 30.0;
 
 impl ComparisonChart {
     /// The chart as an SVG file.
     pub fn to_file(&self) -> String {
+        let (body, height) = self.body();
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 {WIDTH} \
-             {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\"><style>{STYLE}</style><rect \
-             class=\"ground\" width=\"100%\" height=\"100%\"/>{}</svg>\n",
-            self.body()
+             {height}\" width=\"{WIDTH}\" height=\"{height}\"><style>{STYLE}</style><rect \
+             class=\"ground\" width=\"100%\" height=\"100%\"/>{body}</svg>\n"
         )
     }
 
     /// The chart as part of a page that includes [`STYLE`].
     pub fn to_inline(&self) -> String {
+        let (body, height) = self.body();
         format!(
-            "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-             aria-label=\"{}\">{}</svg>",
-            escape(&self.title),
-            self.body()
+            "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+             aria-label=\"{}\">{body}</svg>",
+            escape(&self.title)
         )
     }
 
-    fn body(&self) -> String {
+    /// The contents of the chart, and its height.
+    fn body(&self) -> (String, f64) {
         let mut svg = String::new();
+        let top = self.heading(&mut svg);
+        let bottom = top + HEIGHT;
         let values = self.pairs.iter().flat_map(|(_, truth, measured)| {
             [*truth, measured + self.error, measured - self.error]
         });
@@ -56,8 +61,7 @@ impl ComparisonChart {
         });
         let step = nice_step(high - low);
         let (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
-        let y = |value: f64| BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low);
-        self.heading(&mut svg);
+        let y = |value: f64| bottom - HEIGHT * (value - low) / (high - low);
         let mut value = low;
         while value <= high + step / 2.0 {
             let up = y(value);
@@ -114,7 +118,7 @@ impl ComparisonChart {
                     svg,
                     "<text class=\"soft\" x=\"{middle:.1}\" y=\"{:.1}\" \
                      text-anchor=\"middle\">{}</text>",
-                    BOTTOM + 18.0,
+                    bottom + 18.0,
                     escape(name)
                 );
             }
@@ -122,41 +126,27 @@ impl ComparisonChart {
         let _ = write!(
             svg,
             "<text transform=\"translate(13 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            f64::midpoint(TOP, BOTTOM),
+            f64::midpoint(top, bottom),
             escape(&self.y_label)
         );
-        svg
+        (svg, bottom + BELOW)
     }
 
-    fn heading(&self, svg: &mut String) {
-        let _ = write!(
-            svg,
-            "<text x=\"{LEFT}\" y=\"18\" font-size=\"14\" font-weight=\"600\">{}</text>",
-            escape(&self.title)
-        );
-        let mut left = LEFT;
-        for (name, mark) in self.legend.iter().zip(["f0", "f1", "whisker"]) {
-            let _ = match mark {
-                "whisker" => write!(
-                    svg,
-                    "<path class=\"whisker\" d=\"M{:.1} 31h10m-5 0v12m-5 0h10\"/>",
-                    left
-                ),
-                bar => write!(
-                    svg,
-                    "<rect class=\"{bar}\" x=\"{left:.1}\" y=\"32\" width=\"12\" height=\"12\"/>"
-                ),
-            };
-            let _ = write!(
-                svg,
-                "<text x=\"{:.1}\" y=\"42\">{}</text>",
-                left + 18.0,
-                escape(name)
-            );
-            #[expect(clippy::cast_precision_loss, reason = "a few letters")]
-            let width = 6.4 * name.chars().count() as f64;
-            left += width + 40.0;
-        }
+    /// Draws the title and the legend. Returns the height at which they end.
+    fn heading(&self, svg: &mut String) -> f64 {
+        let top = title(&self.title, 12.0, svg);
+        let samples = [
+            "<rect class=\"f0\" x=\"5\" y=\"-10\" width=\"12\" height=\"12\"/>",
+            "<rect class=\"f1\" x=\"5\" y=\"-10\" width=\"12\" height=\"12\"/>",
+            "<path class=\"whisker\" d=\"M6-10h10m-5 0v12m-5 0h10\"/>",
+        ];
+        let entries: Vec<(String, String)> = self
+            .legend
+            .iter()
+            .zip(samples)
+            .map(|(name, sample)| (name.clone(), sample.to_owned()))
+            .collect();
+        legend(&entries, top, svg)
     }
 }
 

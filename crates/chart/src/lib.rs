@@ -2,7 +2,9 @@
 //! a measurement. The laboratory, the auditor and the demonstration draw their figures with it.
 //!
 //! The colours of a chart are CSS classes, so that a page can override them. They follow the
-//! reader's light or dark setting. Every point has a tooltip with its value.
+//! reader's light or dark setting. Every point has a tooltip with its value. Charts are narrow and
+//! their text is large, so that a phone shows them without scrolling. [`page()`] makes a page of
+//! them.
 //!
 //! ```
 //! use bigbird_chart::{Chart, Series, Stroke};
@@ -25,63 +27,22 @@
 #![forbid(unsafe_code)]
 
 mod comparison;
+mod layout;
+mod page;
+mod style;
 
 use std::fmt::Write as _;
 
+use layout::{DrawnLine, around, legend, title, wrapped};
+
 pub use comparison::ComparisonChart;
-
-/// The style sheet of charts, both as files and in the report.
-pub const STYLE: &str = "\
-.chart{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;--ink:#1f2328;--soft:#59636e;\
---grid:#d8dee4;--ground:#fff;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#a4508b;--c4:#7d6608;\
---c5:#59636e}\
-@media(prefers-color-scheme:dark){.chart{--ink:#e6edf3;--soft:#9198a1;--grid:#30363d;\
---ground:#0d1117;--c0:#58a6ff;--c1:#ff9a56;--c2:#3fd29a;--c3:#e08fc5;--c4:#d9c04f;--c5:#9198a1}}\
-.chart text{fill:var(--ink)}.chart .soft{fill:var(--soft)}.chart .grid{stroke:var(--grid)}\
-.chart .ground{fill:var(--ground)}.chart .line{fill:none;stroke-width:2.5}\
-.chart .dashed{stroke-dasharray:5 4;stroke-width:1.5}.chart .flat{stroke-width:2}\
-.chart .flat.s1{stroke-dasharray:10 5}.chart .flat.s3{stroke-dasharray:3 6}\
-.chart .whisker{fill:none;stroke:var(--ink);stroke-width:1.5}\
-.chart .paper{fill:var(--ground);stroke:var(--ink);stroke-width:1.5}\
-.chart .s0{stroke:var(--c0)}.chart .s1{stroke:var(--c1)}.chart .s2{stroke:var(--c2)}\
-.chart .s3{stroke:var(--c3)}.chart .s4{stroke:var(--c4)}.chart .s5{stroke:var(--c5)}\
-.chart .f0{fill:var(--c0)}.chart .f1{fill:var(--c1)}.chart .f2{fill:var(--c2)}\
-.chart .f3{fill:var(--c3)}.chart .f4{fill:var(--c4)}.chart .f5{fill:var(--c5)}";
-
-/// The style sheet of pages with charts.
-pub const PAGE_STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1f2328;--soft:#59636e;--line:#d8dee4;--ground:#fff;\
---panel:#f6f8fa;--good:#1a7f37;--bad:#cf222e;--accent:#0072b2}\
-@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;\
---ground:#0d1117;--panel:#161b22;--good:#3fb950;--bad:#f85149;--accent:#58a6ff}}\
-*{box-sizing:border-box}a{color:var(--accent)}\
-body{margin:0;background:var(--ground);color:var(--ink);\
-font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
-main{max-width:1180px;margin:0 auto;padding:24px 20px 64px}h1{font-size:1.9rem;line-height:1.2;\
-margin:.2em 0}h2{margin:2em 0 .4em;font-size:1.35rem}h3{margin:0 0 .2em;font-size:1.05rem}\
-p{max-width:74ch}.soft{color:var(--soft)}.tiles{display:grid;gap:12px;\
-grid-template-columns:repeat(auto-fit,minmax(min(100%,250px),1fr));margin:20px 0}\
-.tile{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:12px 16px}\
-.tile b{display:block;font-size:1.8rem;line-height:1.25}.figures{display:grid;gap:20px;\
-grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr))}figure{margin:0;\
-border:1px solid var(--line);border-radius:8px;padding:12px;min-width:0}\
-figure svg{width:100%;height:auto;display:block}figcaption{color:var(--soft);font-size:.92rem;\
-margin-top:6px}.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.92rem;\
-margin:.6em 0}th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--line);\
-vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;\
-white-space:nowrap}.good{color:var(--good);font-weight:600;white-space:nowrap}\
-.bad{color:var(--bad);font-weight:600;white-space:nowrap}\
-pre{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 14px;\
-overflow-x:auto}details{margin:.4em 0}summary{cursor:pointer}\
-.verdict{border-left:4px solid var(--good);padding:2px 0 2px 14px;font-size:1.1rem}\
-.verdict.failed{border-color:var(--bad)}figcaption ul{list-style:none;margin:.4em 0 0;padding:0}\
-figcaption li{margin:.2em 0;color:var(--ink)}.label{display:none}\
-@media(max-width:560px){figure{overflow-x:auto}figure svg{min-width:480px}}\
-@media(max-width:640px){.cards tr:first-child{display:none}.cards tr,.cards td{display:block}\
-.cards tr{border-bottom:1px solid var(--line);padding:8px 0}.cards td{border:0;padding:1px 0}\
-.label{display:inline;color:var(--soft)}}";
+pub use page::{PageTable, page};
+pub use style::{PAGE_STYLE, STYLE};
 
 /// A chart.
+///
+/// Lines that coincide are drawn once, with one name: "this, that: the same". The series that do
+/// not depend on the parameter ([`Stroke::Flat`]) have their names at the right of the frame.
 #[derive(Debug, Clone, Default)]
 pub struct Chart {
     /// The title.
@@ -96,10 +57,40 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// True if the series are stacked bars instead of lines.
     pub stacked: bool,
-    /// Values of the paper, drawn for comparison.
-    pub paper: Vec<(f64, f64)>,
+    /// Values of others, drawn for comparison in the colour of their series.
+    pub marks: Vec<Mark>,
+    /// The source of the marks, for the legend: `"paper"`, for example.
+    pub marks_from: &'static str,
+    /// The 95% intervals of points.
+    pub whiskers: Vec<Whisker>,
     /// The unit of the values, for tooltips: `"%"`, for example.
     pub unit: &'static str,
+}
+
+/// A value of somebody else for a point of a series.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mark {
+    /// The number of the series among those of the chart.
+    pub series: usize,
+    /// The value of the parameter. It does not matter for a flat series.
+    pub x: f64,
+    /// The value.
+    pub y: f64,
+    /// True if the value is only known to be at most `y`.
+    pub at_most: bool,
+}
+
+/// The interval of a point.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Whisker {
+    /// The number of the series among those of the chart.
+    pub series: usize,
+    /// The value of the parameter. It does not matter for a flat series.
+    pub x: f64,
+    /// The lower end.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
 }
 
 /// A line, or one layer of stacked bars.
@@ -122,16 +113,23 @@ pub enum Stroke {
     Solid,
     /// A thin dashed line with small dots.
     Dashed,
-    /// A horizontal line across the whole chart, at the height of its only point.
+    /// A thin line across the whole chart, at the height of its only point. Its name is at the
+    /// right of the frame.
     Flat,
+    /// The same, dotted.
+    FlatDotted,
 }
 
-const WIDTH: f64 = 600.0;
-const HEIGHT: f64 = 360.0;
-const LEFT: f64 = 56.0;
-const RIGHT: f64 = 16.0;
-const BOTTOM: f64 = 50.0;
-const LINE: f64 = 18.0;
+/// The width of a chart. A phone shows it at four fifths of this size, so text stays readable.
+const WIDTH: f64 = 440.0;
+/// The height of the frame.
+const HEIGHT: f64 = 250.0;
+const LEFT: f64 = 48.0;
+/// The free space at the right of a frame without names there.
+const RIGHT: f64 = 12.0;
+/// The space between the frame and the names at its right, for marks.
+const GUTTER: f64 = 20.0;
+const BOTTOM: f64 = 46.0;
 
 impl Chart {
     /// Ticks for numbers, each at its value.
@@ -180,90 +178,124 @@ impl Chart {
     /// The contents of the chart, and its height.
     fn body(&self) -> (String, f64) {
         let mut svg = String::new();
-        let top = self.heading(&mut svg);
-        let frame = Frame::new(self, top);
+        let lines = self.distinct_lines();
+        let top = self.heading(&lines, &mut svg);
+        let labels = self.labels(&lines);
+        let frame = Frame::new(self, top, &labels);
         frame.axes(self, &mut svg);
         if self.stacked {
             self.bars(&frame, &mut svg);
         } else {
-            self.lines(&frame, &mut svg);
+            self.lines(&frame, &lines, &mut svg);
+            self.whiskers(&frame, &lines, &mut svg);
+            frame.labels(labels, &mut svg);
         }
-        for (x, y) in &self.paper {
-            let (at, up) = (frame.x(*x), frame.y(*y));
-            let _ = write!(
-                svg,
-                "<path class=\"paper\" d=\"M{at:.1} {:.1}l5 5l-5 5l-5 -5z\"><title>paper: \
-                 {}{}</title></path>",
-                up - 5.0,
-                short(*y),
-                self.unit
-            );
+        self.marks(&frame, &lines, &mut svg);
+        (svg, frame.bottom + BOTTOM)
+    }
+
+    /// The lines to draw: series that coincide are one line.
+    fn distinct_lines(&self) -> Vec<DrawnLine> {
+        let near = 0.006 * self.highest();
+        let same = |one: &Series, other: &Series| {
+            one.stroke.is_flat() == other.stroke.is_flat()
+                && one.points.len() == other.points.len()
+                && !one.points.is_empty()
+                && one.points.iter().zip(&other.points).all(|(one, other)| {
+                    (one.0 == other.0 || one.0.is_nan()) && (one.1 - other.1).abs() < near
+                })
+        };
+        let mut lines: Vec<DrawnLine> = Vec::new();
+        for (number, series) in self.series.iter().enumerate() {
+            let known = lines
+                .iter_mut()
+                .find(|line| !self.stacked && same(&self.series[line.members[0]], series));
+            match known {
+                Some(line) => line.members.push(number),
+                None => lines.push(DrawnLine {
+                    members: vec![number],
+                }),
+            }
         }
-        (svg, top + HEIGHT - 40.0)
+        lines
+    }
+
+    fn is_flat(&self, line: &DrawnLine) -> bool {
+        self.series[line.members[0]].stroke.is_flat()
+    }
+
+    fn name(&self, line: &DrawnLine) -> String {
+        let names = line.members.iter().map(|of| self.series[*of].name.as_str());
+        layout::joint_name(&names.collect::<Vec<_>>())
+    }
+
+    /// The names at the right of the frame: of each flat line, its value and its colour.
+    fn labels(&self, lines: &[DrawnLine]) -> Vec<Label> {
+        /// The most characters of a line of text.
+        const CHARACTERS: usize = 17;
+        let flat = lines
+            .iter()
+            .filter(|line| !self.stacked && self.is_flat(line));
+        flat.filter_map(|line| {
+            let series = &self.series[line.members[0]];
+            let (_, y) = *series.points.first()?;
+            let text = format!("{}: {}{}", self.name(line), short(y), self.unit);
+            let text = text.replace(": the same: ", ": the same, ");
+            Some(Label {
+                at: y,
+                colour: series.colour,
+                lines: wrapped(&text, CHARACTERS),
+            })
+        })
+        .collect()
     }
 
     /// Draws the title and the legend. Returns the height at which they end.
-    fn heading(&self, svg: &mut String) -> f64 {
-        let _ = write!(
-            svg,
-            "<text x=\"{LEFT}\" y=\"20\" font-size=\"14\" font-weight=\"600\">{}</text>",
-            escape(&self.title)
-        );
-        let (mut x, mut y) = (LEFT, 42.0);
-        let entries = self
-            .series
-            .iter()
-            .map(|series| (series.name.as_str(), Some(series)));
-        let paper = (!self.paper.is_empty()).then_some(("paper, median", None));
-        for (name, series) in entries.chain(paper) {
-            #[expect(clippy::cast_precision_loss, reason = "a few letters")]
-            let width = 36.0 + 6.6 * name.chars().count() as f64;
-            if x > LEFT && x + width > WIDTH - RIGHT {
-                (x, y) = (LEFT, y + LINE);
+    fn heading(&self, lines: &[DrawnLine], svg: &mut String) -> f64 {
+        let top = title(&self.title, 12.0, svg);
+        let mut entries: Vec<(String, String)> = Vec::new();
+        for line in lines {
+            let series = &self.series[line.members[0]];
+            if self.stacked {
+                let sample = format!(
+                    "<rect class=\"f{}\" x=\"5\" y=\"-10\" width=\"12\" height=\"12\"/>",
+                    series.colour
+                );
+                entries.push((series.name.clone(), sample));
+            } else if !self.is_flat(line) {
+                let sample = format!("<path class=\"{}\" d=\"M0-4h22\"/>", series.class());
+                entries.push((self.name(line), sample));
             }
-            let middle = y - 4.0;
-            let _ = match series {
-                Some(series) if self.stacked => write!(
-                    svg,
-                    "<rect class=\"f{}\" x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\"/>",
-                    series.colour,
-                    y - 10.0
-                ),
-                Some(series) => write!(
-                    svg,
-                    "<path class=\"{}\" d=\"M{x} {middle}h22\"/>",
-                    series.class()
-                ),
-                None => write!(
-                    svg,
-                    "<path class=\"paper\" d=\"M{} {}l5 5l-5 5l-5 -5z\"/>",
-                    x + 11.0,
-                    middle - 5.0
-                ),
-            };
-            let _ = write!(
-                svg,
-                "<text x=\"{}\" y=\"{y}\">{}</text>",
-                x + 28.0,
-                escape(name)
-            );
-            x += width;
         }
-        y + 14.0
+        for at_most in [false, true] {
+            if self.marks.iter().any(|mark| mark.at_most == at_most) {
+                let at_most_or_not = if at_most { ", at most" } else { "" };
+                let sample = format!(
+                    "<path class=\"mark\" d=\"{}\"/>",
+                    shape(11.0, -4.0, 5.0, at_most)
+                );
+                entries.push((format!("{}{at_most_or_not}", self.marks_from), sample));
+            }
+        }
+        if !self.whiskers.is_empty() {
+            let sample = "<path class=\"whisker\" d=\"M7-10h8m-4 0v12m-4 0h8\"/>".to_owned();
+            entries.push(("95% interval".to_owned(), sample));
+        }
+        legend(&entries, top, svg)
     }
 
-    fn lines(&self, frame: &Frame, svg: &mut String) {
-        for series in &self.series {
-            let class = series.class();
-            if series.stroke == Stroke::Flat {
-                for (_, y) in series.points.iter().take(1) {
+    fn lines(&self, frame: &Frame, lines: &[DrawnLine], svg: &mut String) {
+        for line in lines {
+            let series = &self.series[line.members[0]];
+            let (class, name) = (series.class(), escape(&self.name(line)));
+            if series.stroke.is_flat() {
+                if let Some((_, y)) = series.points.first() {
                     let up = frame.y(*y);
                     let _ = write!(
                         svg,
-                        "<path class=\"{class}\" d=\"M{LEFT} {up:.1}H{}\"><title>{}: \
+                        "<path class=\"{class}\" d=\"M{LEFT} {up:.1}H{:.0}\"><title>{name}: \
                          {}{}</title></path>",
-                        WIDTH - RIGHT,
-                        escape(&series.name),
+                        frame.right,
                         short(*y),
                         self.unit
                     );
@@ -290,18 +322,113 @@ impl Chart {
                 };
                 let _ = write!(
                     svg,
-                    "<circle class=\"f{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{}, {}: \
+                    "<circle class=\"f{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{name}, {}: \
                      {}{}</title></circle>",
                     series.colour,
                     frame.x(*x),
                     frame.y(*y),
-                    escape(&series.name),
                     escape(self.name_of(*x)),
                     short(*y),
                     self.unit
                 );
             }
         }
+    }
+
+    /// The horizontal position of something about a series. What does not depend on the parameter
+    /// is outside the frame.
+    fn across(&self, series: usize, x: f64, frame: &Frame) -> f64 {
+        match self.series.get(series) {
+            Some(series) if series.stroke.is_flat() => frame.right + GUTTER / 2.0,
+            _ => frame.x(x),
+        }
+    }
+
+    fn colour_of(&self, series: usize) -> u8 {
+        self.series.get(series).map_or(5, |series| series.colour)
+    }
+
+    /// The series that is drawn for a series: of those that coincide, the first.
+    fn drawn(&self, series: usize, lines: &[DrawnLine]) -> usize {
+        let line = lines.iter().find(|line| line.members.contains(&series));
+        line.map_or(series, |line| line.members[0])
+    }
+
+    /// True if a series is drawn dashed or dotted.
+    fn is_thin(&self, series: usize) -> bool {
+        let stroke = self.series.get(series).map(|series| series.stroke);
+        matches!(stroke, Some(Stroke::Dashed | Stroke::FlatDotted))
+    }
+
+    fn whiskers(&self, frame: &Frame, lines: &[DrawnLine], svg: &mut String) {
+        for whisker in &self.whiskers {
+            // The intervals of lines that coincide are as good as the same.
+            if self.drawn(whisker.series, lines) != whisker.series {
+                continue;
+            }
+            let at = self.across(whisker.series, whisker.x, frame);
+            let (low, high) = (frame.y(whisker.low.max(0.0)), frame.y(whisker.high));
+            // An interval that is smaller than its ends would only hide the point.
+            if low - high < 2.0 {
+                continue;
+            }
+            let _ = write!(
+                svg,
+                "<path class=\"{} s{}\" d=\"M{:.1} {high:.1}h6m-3 0V{low:.1}m-3 0h6\"><title>95% \
+                 interval: {} to {}{}</title></path>",
+                if self.is_thin(whisker.series) {
+                    "fine"
+                } else {
+                    "thin"
+                },
+                self.colour_of(whisker.series),
+                at - 3.0,
+                short(whisker.low),
+                short(whisker.high),
+                self.unit
+            );
+        }
+    }
+
+    fn marks(&self, frame: &Frame, lines: &[DrawnLine], svg: &mut String) {
+        let mut drawn: Vec<Mark> = Vec::new();
+        for mark in &self.marks {
+            // Of series that coincide, the first gives the colour.
+            let mark = &Mark {
+                series: self.drawn(mark.series, lines),
+                ..*mark
+            };
+            if drawn.contains(mark) {
+                continue;
+            }
+            drawn.push(*mark);
+            // The value of a layer counts from the top of the layers below.
+            let below = match self.stacked {
+                true => self.below(mark.series, mark.x),
+                false => 0.0,
+            };
+            let at_most = if mark.at_most { "at most " } else { "" };
+            let _ = write!(
+                svg,
+                "<path class=\"mark s{}\" d=\"{}\"><title>{}: {at_most}{}{}</title></path>",
+                self.colour_of(mark.series),
+                shape(
+                    self.across(mark.series, mark.x, frame),
+                    frame.y(below + mark.y),
+                    if self.is_thin(mark.series) { 3.5 } else { 5.0 },
+                    mark.at_most
+                ),
+                escape(self.marks_from),
+                short(mark.y),
+                self.unit
+            );
+        }
+    }
+
+    /// The height of the layers below a series.
+    fn below(&self, series: usize, x: f64) -> f64 {
+        let layers = self.series.iter().take(series).flat_map(|it| &it.points);
+        layers.filter(|(at, _)| *at == x).map(|(_, y)| y).sum()
     }
 
     fn bars(&self, frame: &Frame, svg: &mut String) {
@@ -347,8 +474,19 @@ impl Chart {
             let points = self.series.iter().flat_map(|series| &series.points);
             points.map(|(_, y)| *y).collect()
         };
-        let paper = self.paper.iter().map(|(_, y)| *y);
-        heights.into_iter().chain(paper).fold(0.0, f64::max)
+        let marks = self.marks.iter().map(|mark| match self.stacked {
+            true => self.below(mark.series, mark.x) + mark.y,
+            false => mark.y,
+        });
+        let whiskers = self.whiskers.iter().map(|whisker| whisker.high);
+        let others = marks.chain(whiskers);
+        heights.into_iter().chain(others).fold(0.0, f64::max)
+    }
+}
+
+impl Stroke {
+    const fn is_flat(self) -> bool {
+        matches!(self, Self::Flat | Self::FlatDotted)
     }
 }
 
@@ -358,15 +496,34 @@ impl Series {
             Stroke::Solid => "line",
             Stroke::Dashed => "line dashed",
             Stroke::Flat => "line flat",
+            Stroke::FlatDotted => "line flat dotted",
         };
         format!("{stroke} s{}", self.colour)
     }
+}
+
+/// The path of a mark: a diamond, or a triangle that points down if the value is at most this.
+fn shape(x: f64, y: f64, size: f64, at_most: bool) -> String {
+    let (left, top) = (x - size, y - size);
+    match at_most {
+        true => format!("M{left:.1} {top:.1}h{}l-{size} {size}z", 2.0 * size),
+        false => format!("M{x:.1} {top:.1}l{size} {size}l-{size} {size}l-{size} -{size}z"),
+    }
+}
+
+/// The name of a flat line, at the right of the frame.
+struct Label {
+    /// The value of the line.
+    at: f64,
+    colour: u8,
+    lines: Vec<String>,
 }
 
 /// The area in which values are drawn.
 struct Frame {
     top: f64,
     bottom: f64,
+    right: f64,
     first: f64,
     last: f64,
     inset: f64,
@@ -376,7 +533,7 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(chart: &Chart, top: f64) -> Self {
+    fn new(chart: &Chart, top: f64, labels: &[Label]) -> Self {
         let positions = || chart.ticks.iter().map(|(x, _)| *x);
         let (first, last) = (
             positions().fold(f64::INFINITY, f64::min),
@@ -388,15 +545,22 @@ impl Frame {
             .fold(f64::INFINITY, f64::min);
         let step = nice_step(chart.highest().max(1e-9));
         let highest = (chart.highest() / step).ceil().max(1.0) * step;
-        let width = WIDTH - LEFT - RIGHT;
-        let inset = if chart.stacked { 26.0 } else { 18.0 };
+        let words = labels.iter().flat_map(|label| &label.lines);
+        let longest = words.map(|line| layout::width(line)).fold(0.0, f64::max);
+        let right = match labels.is_empty() {
+            true => WIDTH - RIGHT,
+            false => WIDTH - GUTTER - longest - 2.0,
+        };
+        let width = right - LEFT;
+        let inset = if chart.stacked { 20.0 } else { 14.0 };
         let room = match last > first {
             true => (width - 2.0 * inset) * nearest / (last - first),
             false => width,
         };
         Self {
             top,
-            bottom: top + HEIGHT - 40.0 - BOTTOM,
+            bottom: top + HEIGHT,
+            right,
             first,
             last,
             inset,
@@ -407,7 +571,7 @@ impl Frame {
     }
 
     fn x(&self, x: f64) -> f64 {
-        let width = WIDTH - LEFT - RIGHT - 2.0 * self.inset;
+        let width = self.right - LEFT - 2.0 * self.inset;
         if self.last <= self.first {
             return LEFT + self.inset + width / 2.0;
         }
@@ -418,43 +582,74 @@ impl Frame {
         self.bottom - (self.bottom - self.top) * y / self.highest
     }
 
+    /// Writes the names of flat lines at the right of the frame, each as near to its line as the
+    /// others allow.
+    fn labels(&self, mut labels: Vec<Label>, svg: &mut String) {
+        const LINE: f64 = 14.0;
+        labels.sort_by(|one, other| other.at.total_cmp(&one.at));
+        #[expect(clippy::cast_precision_loss, reason = "a few lines")]
+        let heights: Vec<f64> = labels
+            .iter()
+            .map(|label| LINE * label.lines.len() as f64)
+            .collect();
+        let middles: Vec<f64> = labels.iter().map(|label| self.y(label.at)).collect();
+        let tops = around(&middles, &heights, 6.0, self.top - 4.0, self.bottom + 4.0);
+        for (label, top) in labels.iter().zip(tops) {
+            let _ = write!(svg, "<text class=\"small f{}\">", label.colour);
+            let mut down = top + LINE - 3.5;
+            for line in &label.lines {
+                let _ = write!(
+                    svg,
+                    "<tspan x=\"{:.1}\" y=\"{down:.1}\">{}</tspan>",
+                    self.right + GUTTER,
+                    escape(line)
+                );
+                down += LINE;
+            }
+            svg.push_str("</text>");
+        }
+    }
+
     fn axes(&self, chart: &Chart, svg: &mut String) {
-        let right = WIDTH - RIGHT;
+        let right = self.right;
+        svg.push_str("<g class=\"soft\" text-anchor=\"end\">");
         let mut value = 0.0;
         while value <= self.highest + self.step / 2.0 {
             let up = self.y(value);
             let _ = write!(
                 svg,
-                "<path class=\"grid\" d=\"M{LEFT} {up:.1}H{right}\"/><text class=\"soft\" \
-                 x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                "<path class=\"grid\" d=\"M{LEFT} {up:.1}H{right:.0}\"/><text x=\"{}\" \
+                 y=\"{:.1}\">{}</text>",
                 LEFT - 6.0,
                 up + 4.0,
                 short(value)
             );
             value += self.step;
         }
+        svg.push_str("</g><g class=\"soft\" text-anchor=\"middle\">");
         let mut free_from = f64::NEG_INFINITY;
         for (x, name) in &chart.ticks {
             let at = self.x(*x);
             #[expect(clippy::cast_precision_loss, reason = "a few letters")]
-            let half = 3.4 * name.chars().count() as f64 + 2.0;
+            let half = 3.5 * name.chars().count() as f64 + 2.0;
             if at - half < free_from {
                 continue;
             }
             free_from = at + half;
             let _ = write!(
                 svg,
-                "<text class=\"soft\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                "<text x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
                 self.bottom + 17.0,
                 escape(name)
             );
         }
+        svg.push_str("</g>");
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text><text \
-             transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+             transform=\"translate(13 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
             f64::midpoint(LEFT, right),
-            self.bottom + 38.0,
+            self.bottom + 37.0,
             escape(&chart.x_label),
             f64::midpoint(self.top, self.bottom),
             escape(&chart.y_label)
@@ -522,5 +717,93 @@ mod tests {
         let file = chart.to_file();
         assert!(file.contains("a &lt; b &amp; &quot;c&quot;") && file.contains("&lt;x&gt;"));
         assert!(!file.contains("<x>"));
+    }
+
+    fn series(name: &str, stroke: Stroke, points: &[(f64, f64)]) -> Series {
+        Series {
+            name: name.to_owned(),
+            colour: 1,
+            stroke,
+            points: points.to_vec(),
+        }
+    }
+
+    fn chart(series: Vec<Series>) -> Chart {
+        Chart {
+            ticks: Chart::numbers([1.0, 2.0]),
+            series,
+            unit: "%",
+            marks_from: "paper",
+            ..Chart::default()
+        }
+    }
+
+    #[test]
+    fn lines_that_coincide_are_drawn_and_named_once() {
+        let points = [(1.0, 5.0), (2.0, 6.0)];
+        let apart = [(1.0, 5.0), (2.0, 9.0)];
+        let svg = chart(vec![
+            series("one", Stroke::Solid, &points),
+            series("two", Stroke::Solid, &points),
+            series("three", Stroke::Solid, &apart),
+        ])
+        .to_inline();
+        assert!(svg.contains(">one, two: the same</text>"), "{svg}");
+        assert!(svg.contains(">three</text>"), "{svg}");
+        assert_eq!(svg.matches("class=\"line s1\" d=\"M48").count(), 0);
+        assert_eq!(svg.matches("<circle").count(), 4);
+        // A line beside a flat one of the same height is another thing.
+        let svg = chart(vec![
+            series("line", Stroke::Solid, &[(1.0, 5.0)]),
+            series("flat", Stroke::Flat, &[(1.0, 5.0)]),
+        ])
+        .to_inline();
+        assert!(!svg.contains("the same"), "{svg}");
+    }
+
+    #[test]
+    fn names_of_flat_lines_do_not_overlap() {
+        let flat = |name: &str, y| series(name, Stroke::Flat, &[(1.0, y)]);
+        let svg = chart(vec![
+            flat("one name that takes several lines of text", 1.0),
+            flat("another that does", 2.0),
+            flat("far away", 40.0),
+            flat("the name of the fourth line", 3.0),
+        ])
+        .to_inline();
+        let mut heights: Vec<f64> = svg
+            .split("<tspan x=")
+            .skip(1)
+            .map(|text| text.split('"').nth(3).unwrap().parse().unwrap())
+            .collect();
+        assert!(heights.len() >= 8, "{svg}");
+        heights.sort_by(f64::total_cmp);
+        assert!(
+            heights.windows(2).all(|pair| pair[1] - pair[0] > 13.9),
+            "{heights:?}"
+        );
+    }
+
+    #[test]
+    fn marks_have_the_colour_of_their_series_and_stand_on_the_layers_below() {
+        let mut bars = chart(vec![
+            series("low", Stroke::Solid, &[(1.0, 4.0)]),
+            series("high", Stroke::Solid, &[(1.0, 1.0)]),
+        ]);
+        bars.stacked = true;
+        bars.series[1].colour = 3;
+        bars.marks = vec![Mark {
+            series: 1,
+            x: 1.0,
+            y: 6.0,
+            at_most: false,
+        }];
+        // 4 below and 6 of the mark's own.
+        assert_eq!(bars.highest(), 10.0);
+        let svg = bars.to_inline();
+        assert!(
+            svg.contains("class=\"mark s3\"") && svg.contains("paper: 6%"),
+            "{svg}"
+        );
     }
 }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use bigbird::{Epsilon, FilterKind, MicroEpsilon, Profile};
 use bigbird_browser::demo::{ADS, DemoPopulation, SHOP};
-use bigbird_chart::{ComparisonChart, PAGE_STYLE, STYLE};
+use bigbird_chart::ComparisonChart;
 use bigbird_dap::messages::{DapReport, Decode as _};
 use bigbird_dap::{
     Acceptance, Aggregation, AggregationStore, AggregationTask, AggregatorKeys, ConfiguredServices,
     DapSealer, Helper, Leader, NoiseSource, ReportRefusal, TaskTerms, VdafKind,
 };
 use bigbird_lab::text::grouped;
-use maud::{DOCTYPE, PreEscaped, html};
+use maud::{PreEscaped, html};
 use serde::Serialize;
 
 use crate::aggregate::signed;
@@ -348,63 +348,50 @@ impl DemoStory {
 
     fn page(&self) -> String {
         let title = "From ads on devices to a noised histogram";
-        let markup = html! {
-            (DOCTYPE)
-            html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    meta name="viewport" content="width=device-width, initial-scale=1";
-                    title { (title) }
-                    style { (PreEscaped(PAGE_STYLE)) (PreEscaped(STYLE)) }
-                }
-                body {
-                    main {
-                        h1 { (title) }
-                        p { (self.summary()) }
-                        div class="figures" {
-                            figure style="max-width:760px" {
-                                (PreEscaped(self.chart().to_inline()))
-                                figcaption {
-                                    "The shop learns the orange bars alone. The sum itself lies "
-                                    "within a whisker about 95 times out of 100. The noise hides "
-                                    "what any one report contributed."
-                                }
-                            }
-                        }
-                        h2 { "What each party saw" }
-                        div class="scroll" {
-                            table class="cards" {
-                                tr { th { "party" } th { "saw" } }
-                                @for (party, saw) in self.parties() {
-                                    tr { td { b { (party) } } td { (saw) } }
-                                }
-                            }
-                        }
-                        h2 { "In numbers" }
-                        div class="scroll" {
-                            table {
-                                tr { th { "ad" } th class="n" { "sum of reports" }
-                                     th class="n" { "noised sum" } }
-                                @for ((ad, truth), noised)
-                                    in ADS.iter().zip(&self.answer.truth).zip(&self.answer.noised) {
-                                    tr { td { (ad) } td class="n" { (grouped(*truth)) }
-                                         td class="n" { (signed(*noised)) } }
-                                }
-                            }
-                        }
-                        p class="soft" {
-                            (format!(
-                                "The noise has a standard deviation of {:.1} in each bucket. Each \
-                                 aggregator adds its own, so that the result is private even if \
-                                 one of them is dishonest.",
-                                self.answer.standard_deviation
-                            ))
-                        }
+        let body = html! {
+            h1 { (title) }
+            p { (self.summary()) }
+            div class="figures" {
+                figure style="max-width:600px" {
+                    (PreEscaped(self.chart().to_inline()))
+                    figcaption {
+                        "The shop learns the orange bars alone. The sum itself lies "
+                        "within a whisker about 95 times out of 100. The noise hides "
+                        "what any one report contributed."
                     }
                 }
             }
+            h2 { "What each party saw" }
+            div class="scroll" {
+                table class="cards" {
+                    tr { th { "party" } th { "saw" } }
+                    @for (party, saw) in self.parties() {
+                        tr { td { b { (party) } } td { (saw) } }
+                    }
+                }
+            }
+            h2 { "In numbers" }
+            div class="scroll" {
+                table {
+                    tr { th { "ad" } th class="n" { "sum of reports" }
+                         th class="n" { "noised sum" } }
+                    @for ((ad, truth), noised)
+                        in ADS.iter().zip(&self.answer.truth).zip(&self.answer.noised) {
+                        tr { td { (ad) } td class="n" { (grouped(*truth)) }
+                             td class="n" { (signed(*noised)) } }
+                    }
+                }
+            }
+            p class="soft" {
+                (format!(
+                    "The noise has a standard deviation of {:.1} in each bucket. Each \
+                     aggregator adds its own, so that the result is private even if \
+                     one of them is dishonest.",
+                    self.answer.standard_deviation
+                ))
+            }
         };
-        markup.into_string()
+        bigbird_chart::page(title, &body).into_string()
     }
 }
 

@@ -12,6 +12,7 @@ mod example;
 mod explain;
 mod keys;
 mod lab;
+mod machine;
 mod native_host;
 mod output;
 mod policy;

@@ -254,7 +254,12 @@ fn reproduce_goes_on_where_it_stopped() {
     std::fs::write(output.join("runs").join(name), &changed[..100]).unwrap();
     std::fs::remove_file(output.join("runs").join(runs.keys().nth(5).unwrap())).unwrap();
     bigbird(&command);
-    assert_eq!(files(&output), first);
+    // Only the report says when it was made, and how long that took.
+    let without_report = |mut files: BTreeMap<String, Vec<u8>>| {
+        files.remove("report.html");
+        files
+    };
+    assert_eq!(without_report(files(&output)), without_report(first));
     assert_eq!(files(&output.join("runs")), runs);
     // Another seed makes new runs. Another number of threads does not.
     bigbird(&format!("{command} --seed 2"));
@@ -263,6 +268,67 @@ fn reproduce_goes_on_where_it_stopped() {
     assert_eq!(files(&output.join("runs")).len(), 24);
     bigbird(&format!("{command} --fresh"));
     assert_eq!(files(&output.join("runs")), runs);
+}
+
+#[test]
+fn reproduce_gives_means_over_seeds() {
+    let folder = folder();
+    let output = folder.file("out");
+    let command = format!(
+        "reproduce {SMALL} --suite fig6b --output {}",
+        output.display()
+    );
+    let finished = bigbird(&format!("{command} --seed 1,2,3 --without-batches"));
+    assert!(finished.status.success(), "{finished:?}");
+    let text = String::from_utf8(finished.stdout).unwrap();
+    assert!(
+        text.contains("means over 3 seeds") && text.contains(" ± "),
+        "{text}"
+    );
+    assert!(text.contains("36 runs in"), "{text}");
+    assert_eq!(files(&output.join("runs")).len(), 36);
+    let written = files(&output);
+    let results: Value = serde_json::from_slice(&written["results.json"]).unwrap();
+    let runs = results["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 36);
+    assert!(
+        runs.iter()
+            .all(|run| run["batches"] == serde_json::json!([]))
+    );
+    let seeds: Vec<u64> = runs
+        .iter()
+        .step_by(12)
+        .map(|run| run["seed"].as_u64().unwrap())
+        .collect();
+    assert_eq!(seeds, [1, 2, 3]);
+    // The numbers of figures are means.
+    let csv = String::from_utf8(written["fig6b.csv"].clone()).unwrap();
+    let shown: f64 = csv
+        .lines()
+        .nth(1)
+        .unwrap()
+        .split(',')
+        .nth(3)
+        .unwrap()
+        .parse()
+        .unwrap();
+    let same = |run: &&Value| run["attacker"] == "omniscient" && run["sybils"] == 5;
+    let medians = runs
+        .iter()
+        .filter(same)
+        .map(|run| run["median"].as_f64().unwrap());
+    let medians: Vec<f64> = medians.collect();
+    assert!(
+        (shown - medians.iter().sum::<f64>() / 3.0).abs() < 1e-12,
+        "{shown} {medians:?}"
+    );
+
+    let (status, message) = refused(&format!("{command} --seed 1,2,1"));
+    assert_eq!(status, 2);
+    assert_eq!(
+        message,
+        "bigbird: --seed 1 is given twice; intervals need different seeds\n"
+    );
 }
 
 #[test]

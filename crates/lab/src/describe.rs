@@ -5,23 +5,6 @@ use bigbird::{PolicyError, WorkloadParameters};
 use crate::workload::read::ReadError;
 use crate::workload::{EventKind, Workload, WorkloadEvent};
 
-/// The percentiles of the paper's table of workload parameters.
-pub const PERCENTILES: [f64; 6] = [50.0, 80.0, 85.0, 90.0, 95.0, 99.0];
-
-/// The paper's table (section Quota Configuration on Criteo): N, M and n at those percentiles.
-///
-/// N and n are even at every percentile, which no smooth distribution of sites would give. They
-/// look doubled, probably because the paper counts a site once for clicks and once for landed
-/// clicks. We count half of each.
-pub const OF_PAPER: [[u32; 3]; 6] = [
-    [2, 1, 2],
-    [4, 2, 2],
-    [4, 2, 4],
-    [4, 3, 4],
-    [6, 3, 4],
-    [8, 4, 8],
-];
-
 /// The contents of a workload.
 #[derive(Debug, Clone, Default)]
 pub struct Description {

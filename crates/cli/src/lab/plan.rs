@@ -357,7 +357,7 @@ fn chart(measurement: &Measurement, batch: f64, epsilon: f64) -> Chart {
             ),
         ],
         stacked: false,
-        paper: Vec::new(),
+        ..Chart::default()
     }
 }
 

@@ -7,19 +7,22 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use bigbird_lab::describe::Description;
-use bigbird_lab::evaluation::results::RunRecord;
-use bigbird_lab::paper::claims::claims;
+use bigbird_lab::evaluation::Laboratory;
+use bigbird_lab::paper::claims::{Claim, claims, reasons, tally};
 use bigbird_lab::paper::figures::{NAMES, figures};
-use bigbird_lab::paper::report::{Subject, report};
-use bigbird_lab::paper::reproduce::{self, FinishedRun, Results, digest};
+use bigbird_lab::paper::numbers::paper_numbers;
+use bigbird_lab::paper::report::{Provenance, Subject, report};
+use bigbird_lab::paper::reproduce::{
+    self, FinishedRun, ReproduceProgress, ReproductionRecord, Results, digest,
+};
 use bigbird_lab::paper::suites::{Owned, Suite, plan};
 use bigbird_lab::text::grouped;
+use bigbird_lab::workload::Workload;
 use clap::ValueEnum;
-use serde_json::{Value, json};
 
 use super::source::WorkloadSource;
 use crate::progress::{Bar, time};
-use crate::{CommandError, CommandResult};
+use crate::{CommandError, CommandResult, machine};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -29,6 +32,7 @@ folder and are not run again.
 
   bigbird reproduce               a tenth of the paper's size
   bigbird reproduce --scale 1     the paper's size
+  bigbird reproduce --seed 1,2,3  means over seeds, with their 95% intervals
   bigbird reproduce --criteo-prepared DIR --min-conversions-per-day 50")]
 pub(crate) struct ReproduceArgs {
     #[command(flatten)]
@@ -42,6 +46,9 @@ pub(crate) struct ReproduceArgs {
     /// Run everything again, including finished runs
     #[arg(long)]
     fresh: bool,
+    /// Leave the batches of runs out of results.json, which is then small
+    #[arg(long)]
+    without_batches: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -69,7 +76,19 @@ impl From<SuiteName> for Suite {
 
 pub(crate) fn run(args: &ReproduceArgs) -> CommandResult {
     let begin = Instant::now();
-    let (seed, threads) = args.source.one()?;
+    let threads = args.source.threads();
+    let [threads] = *threads.as_slice() else {
+        return Err(CommandError::misused(
+            "--threads takes one value here; results do not depend on it".to_owned(),
+        ));
+    };
+    let seeds = &args.source.seed;
+    if let Some(twice) = (1..seeds.len()).find(|at| seeds[..*at].contains(&seeds[*at])) {
+        return Err(CommandError::misused(format!(
+            "--seed {} is given twice; intervals need different seeds",
+            seeds[twice]
+        )));
+    }
     let suites: Vec<Suite> = match args.suite.is_empty() {
         true => Suite::ALL.to_vec(),
         false => Suite::ALL
@@ -77,16 +96,6 @@ pub(crate) fn run(args: &ReproduceArgs) -> CommandResult {
             .filter(|suite| args.suite.iter().any(|name| Suite::from(*name) == *suite))
             .collect(),
     };
-    let mut bar = Bar::new();
-    bar.show(0.0, 0.0, "reading the workload");
-    let workload = args.source.workload(seed)?;
-    let description = Description::new(&workload, args.source.lookback_epochs())?;
-    let laboratory = args.source.laboratory(&workload, threads)?;
-    let owned = Owned {
-        impression_sites: 10,
-        conversion_sites: args.source.of_ten_sites(),
-    };
-    let planned = plan(&suites, owned)?;
     let runs_folder = args.output.join("runs");
     if args.fresh && runs_folder.exists() {
         remove(&runs_folder, |name| {
@@ -98,39 +107,78 @@ pub(crate) fn run(args: &ReproduceArgs) -> CommandResult {
             })
         })?;
     }
-    let context = format!("{} {}", program(), laboratory.digest()?);
-    let (finished, made) = reproduce::run_all(
-        &laboratory,
-        planned,
-        seed,
-        &runs_folder,
-        &context,
-        &mut |progress| {
-            let (total, done) = progress.cost;
-            let (runs, finished) = progress.runs;
-            let before = done - progress.paid_now;
-            let what = progress.next.map_or(String::new(), |next| {
-                let attacker = match next.experiment.attacker() {
-                    "none" => "no attack",
-                    name => name,
-                };
-                let suite = next.suite.name();
-                format!("run {} of {runs}: {suite}, {attacker}", finished + 1)
-            });
-            bar.show(done / total, before / total, &what);
-        },
-    )?;
+    let mut bar = Bar::new();
+    let mut surveyed: Option<SurveyedWorkload> = None;
+    let mut of_seeds = Vec::new();
+    // A workload that does not follow from the seed is read once for all seeds.
+    let one_workload = match args.source.follows_from_seed() {
+        true => 1,
+        false => seeds.len().max(1),
+    };
+    for together in seeds.chunks(one_workload) {
+        bar.show(
+            share(of_seeds.len(), seeds, 0.0),
+            0.0,
+            "reading the workload",
+        );
+        let workload = args.source.workload(together[0])?;
+        let laboratory = args.source.laboratory(&workload, threads)?;
+        if surveyed.is_none() {
+            surveyed = Some(SurveyedWorkload::new(args, &workload, &laboratory)?);
+        }
+        let context = format!("{} {}", program(), laboratory.digest()?);
+        for &seed in together {
+            let owned = Owned {
+                impression_sites: 10,
+                conversion_sites: args.source.of_ten_sites(),
+            };
+            let (planned, done) = (plan(&suites, owned)?, of_seeds.len());
+            let mut tell = |progress: ReproduceProgress<'_>| {
+                let (total, paid) = progress.cost;
+                let (runs, finished) = progress.runs;
+                let before = share(done, seeds, (paid - progress.paid_now) / total);
+                let what = progress.next.map_or(String::new(), |next| {
+                    let attacker = match next.experiment.attacker() {
+                        "none" => "no attack",
+                        name => name,
+                    };
+                    let suite = next.suite.name();
+                    format!("run {} of {runs}: {suite}, {attacker}", finished + 1)
+                });
+                bar.show(share(done, seeds, paid / total), before, &what);
+            };
+            let runs = reproduce::run_all(
+                &laboratory,
+                planned,
+                seed,
+                &runs_folder,
+                &context,
+                &mut tell,
+            )?;
+            of_seeds.push(runs);
+        }
+    }
     bar.clear();
+    let surveyed = surveyed.ok_or_else(|| CommandError::because("--seed has no value"))?;
+    let finished = reproduce::merged(&of_seeds);
     let results = Results(&finished);
-    let command = command();
     let subject = Subject {
         results,
-        description: &description,
+        description: &surveyed.description,
         preset: args.source.preset(),
         workload: args.source.to_string(),
-        queriers: laboratory.queriers().len(),
+        queriers: surveyed.queriers,
+        queriers_of_paper: surveyed.queriers_of_paper,
+        options: args.source.options(),
         parameters: args.source.parameters(),
-        command: command.clone(),
+        command: command(),
+        provenance: Provenance {
+            version: machine::version(),
+            date: machine::date(),
+            machine: machine::machine(),
+            duration: time(begin.elapsed().as_secs_f64()),
+            runs_made: of_seeds.iter().map(|seed| seed.made).sum(),
+        },
     };
     remove(&args.output, |name| {
         let stem = name
@@ -145,41 +193,53 @@ pub(crate) fn run(args: &ReproduceArgs) -> CommandResult {
         write(&args.output, &name("svg"), &figure.chart.to_file())?;
         write(&args.output, &name("csv"), &figure.csv)?;
     }
-    let document = results_json(args, &finished, &command);
-    write(&args.output, "results.json", &(document.to_string() + "\n"))?;
-    tell(args, &subject, begin.elapsed().as_secs_f64(), made)
+    let claims = claims(results);
+    if args.without_batches {
+        let records = of_seeds.iter_mut().flat_map(|seed| &mut seed.records);
+        records.for_each(|record| record.batches.clear());
+    }
+    let document = ReproductionRecord {
+        command: &subject.command,
+        version: &subject.provenance.version,
+        parameters: &subject.parameters,
+        claims: &claims,
+        runs: of_seeds.iter().flat_map(|seed| &seed.records).collect(),
+    };
+    let document = serde_json::to_string(&document)? + "\n";
+    write(&args.output, "results.json", &document)?;
+    tell(args, &subject, &claims)
 }
 
-fn results_json(args: &ReproduceArgs, finished: &[FinishedRun], command: &str) -> Value {
-    let runs: Vec<&RunRecord> = finished.iter().map(|run| &run.record).collect();
-    let parameters: serde_json::Map<String, Value> = args
-        .source
-        .parameters()
-        .into_iter()
-        .map(|(name, value)| (name, json!(value)))
-        .collect();
-    let claims: Vec<Value> = claims(Results(finished))
-        .iter()
-        .map(|claim| {
-            json!({
-                "figure": claim.figure,
-                "claim": claim.says,
-                "test": claim.test,
-                "holds": claim.holds,
-                "here": claim.ours,
-                "paper": claim.paper,
-            })
+/// The share of the work that is done: some seeds, and a share of one more.
+#[expect(clippy::cast_precision_loss, reason = "a handful of seeds")]
+fn share(done: usize, seeds: &[u64], of_next: f64) -> f64 {
+    (done as f64 + of_next) / seeds.len().max(1) as f64
+}
+
+/// What the report says about the workload.
+struct SurveyedWorkload {
+    description: Description,
+    queriers: usize,
+    queriers_of_paper: usize,
+}
+
+impl SurveyedWorkload {
+    fn new(
+        args: &ReproduceArgs,
+        workload: &Workload,
+        laboratory: &Laboratory<'_>,
+    ) -> Result<Self, CommandError> {
+        let least = paper_numbers().dataset.querier_conversions_a_day;
+        let queriers = laboratory.queriers();
+        Ok(Self {
+            description: Description::new(workload, args.source.lookback_epochs())?,
+            queriers: queriers.len(),
+            queriers_of_paper: queriers.iter().filter(|it| it.a_day >= least).count(),
         })
-        .collect();
-    json!({
-        "command": command,
-        "parameters": parameters,
-        "claims": claims,
-        "runs": runs,
-    })
+    }
 }
 
-fn tell(args: &ReproduceArgs, subject: &Subject<'_>, seconds: f64, made: usize) -> CommandResult {
+fn tell(args: &ReproduceArgs, subject: &Subject<'_>, claims: &[Claim]) -> CommandResult {
     let mut text = String::new();
     let description = subject.description;
     writeln!(
@@ -187,35 +247,42 @@ fn tell(args: &ReproduceArgs, subject: &Subject<'_>, seconds: f64, made: usize) 
         "Workload: {}\n\
          {} devices, {} impressions, {} conversions\n\n\
          The claims of the paper. Numbers are the error of the median honest measurement, or the\n\
-         share of blocked reports.\n",
+         share of blocked reports{}.\n",
         args.source,
         grouped(description.devices),
         grouped(description.impressions),
-        grouped(description.conversions)
+        grouped(description.conversions),
+        match subject.results.seeds() {
+            0 | 1 => String::new(),
+            seeds => format!(": means over {seeds} seeds, and half of their 95% intervals"),
+        }
     )?;
-    let claims = claims(subject.results);
-    for claim in &claims {
-        let mark = if claim.holds { "✓" } else { "✗" };
-        writeln!(text, "{mark} {:<8} {}", claim.figure, claim.says)?;
+    for (claim, why) in claims.iter().zip(reasons(claims)) {
+        let (sign, name) = (claim.verdict.sign(), claim.verdict.name());
+        writeln!(text, "{sign} {:<8} {}", claim.figure, claim.says)?;
         writeln!(
             text,
             "           here:  {}\n           paper: {}",
             claim.ours, claim.paper
         )?;
-        if !claim.holds {
-            writeln!(text, "           {}", claim.otherwise)?;
+        if let Some((held, seeds)) = claim.seeds {
+            writeln!(text, "           holds with {held} of {seeds} seeds")?;
+        }
+        if let Some(why) = why {
+            writeln!(text, "           {name}: {why}")?;
         }
     }
-    let holding = claims.iter().filter(|claim| claim.holds).count();
+    let seeds = subject.results.seeds();
     writeln!(
         text,
-        "\n{holding} of {} claims of the paper hold.\n\
-         {} runs in {}, {made} of them new. A run that was finished earlier, or that\n\
+        "\n{}.\n\
+         {} runs in {}, {} of them new. A run that was finished earlier, or that\n\
          figures share, is not repeated.\n\n\
          Report: {}",
-        claims.len(),
-        subject.results.0.len(),
-        time(seconds),
+        tally(claims),
+        seeds * subject.results.0.len(),
+        subject.provenance.duration,
+        subject.provenance.runs_made,
         args.output.join("report.html").display()
     )?;
     // A claim that does not hold on a workload is a result. A broken bound is a failure.

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
+use bigbird_lab::describe::Description;
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::evaluation::survey::Survey;
+use bigbird_lab::paper::numbers::paper_numbers;
 use bigbird_lab::text::grouped;
 use bigbird_lab::workload::Workload;
 use bigbird_lab::workload::write;
@@ -78,7 +79,7 @@ fn describe(args: &DescribeArgs) -> CommandResult {
     let workload = args.source.workload(seed)?;
     let description = Description::new(&workload, args.source.lookback_epochs())?;
     let of_paper = QuerierOptions {
-        min_conversions_a_day: 100,
+        min_conversions_a_day: paper_numbers().dataset.querier_conversions_a_day,
         ..QuerierOptions::default()
     };
     let queriers = Survey::of(&workload)?.queriers(&of_paper).len();
@@ -97,20 +98,21 @@ fn describe_json(description: &Description, workload: &Workload, queriers: usize
             .map(|(site, count)| json!({ "site": names[*site as usize], "events": count }))
             .collect()
     };
-    let percentiles: Vec<Value> = PERCENTILES
-        .into_iter()
-        .zip(OF_PAPER)
-        .map(|(percentile, paper)| {
-            let [conversion_sites, impression_sites, fan_out] = description.at(percentile);
+    let percentiles: Vec<Value> = paper_numbers()
+        .workload_table
+        .rows
+        .iter()
+        .map(|paper| {
+            let [conversion_sites, impression_sites, fan_out] = description.at(paper.percentile);
             json!({
-                "percentile": percentile,
+                "percentile": paper.percentile,
                 "conversionSites": conversion_sites,
                 "impressionSites": impression_sites,
                 "fanOut": fan_out,
                 "paper": {
-                    "conversionSites": paper[0],
-                    "impressionSites": paper[1],
-                    "fanOut": paper[2],
+                    "conversionSites": paper.conversion_sites,
+                    "impressionSites": paper.impression_sites,
+                    "fanOut": paper.fan_out,
                 },
             })
         })
@@ -142,45 +144,51 @@ fn tell(
 ) -> Result<String, CommandError> {
     let mut text = String::new();
     let size = args.source.size();
-    let of_paper = |count: f64| size.map_or("–".to_owned(), |size| rounded(count * size));
+    let dataset = &paper_numbers().dataset;
+    #[expect(clippy::cast_precision_loss, reason = "counts of millions")]
+    let of_paper = |count: u64| size.map_or("–".to_owned(), |size| rounded(count as f64 * size));
     writeln!(text, "Workload: {}\n", args.source)?;
     let median = |percentile: Option<u32>| percentile.map_or("–".to_owned(), |it| it.to_string());
     let rows = [
-        ("devices", grouped(description.devices), of_paper(1.4e6)),
+        (
+            "devices",
+            grouped(description.devices),
+            of_paper(dataset.devices),
+        ),
         (
             "impressions",
             grouped(description.impressions),
-            of_paper(4.6e6),
+            of_paper(dataset.impressions),
         ),
         (
             "conversions",
             grouped(description.conversions),
-            of_paper(5.6e6),
+            of_paper(dataset.conversions),
         ),
         (
             "impressions of the median device",
             median(description.impressions_of_device.percentile(50.0)),
-            "2".to_owned(),
+            dataset.impressions_of_median_device.to_string(),
         ),
         (
             "conversions of the median converting device",
             median(description.conversions_of_device.percentile(50.0)),
-            "4".to_owned(),
+            dataset.conversions_of_median_device.to_string(),
         ),
         (
             "impression sites",
             grouped(description.impression_sites as u64),
-            of_paper(220e3),
+            of_paper(dataset.impression_sites),
         ),
         (
             "conversion sites",
             grouped(description.conversion_sites as u64),
-            of_paper(10e3),
+            of_paper(dataset.conversion_sites),
         ),
         (
             "of those, with at least 100 conversions a day",
             grouped(queriers as u64),
-            of_paper(526.0),
+            of_paper(dataset.queriers),
         ),
     ];
     let mut header = vec![String::new(), "here".to_owned()];
@@ -232,25 +240,22 @@ fn tell(
         "2n",
         "paper",
     ];
-    let rows = PERCENTILES
-        .into_iter()
-        .zip(OF_PAPER)
-        .map(|(percentile, paper)| {
-            let [conversion_sites, impression_sites, fan_out] = description.at(percentile);
-            let mut row = vec![format!("p{percentile}")];
-            let numbers = [
-                conversion_sites,
-                2 * conversion_sites,
-                paper[0],
-                impression_sites,
-                paper[1],
-                fan_out,
-                2 * fan_out,
-                paper[2],
-            ];
-            row.extend(numbers.map(|number| number.to_string()));
-            row
-        });
+    let rows = paper_numbers().workload_table.rows.iter().map(|paper| {
+        let [conversion_sites, impression_sites, fan_out] = description.at(paper.percentile);
+        let mut row = vec![format!("p{}", paper.percentile)];
+        let numbers = [
+            conversion_sites,
+            2 * conversion_sites,
+            paper.conversion_sites,
+            impression_sites,
+            paper.impression_sites,
+            fan_out,
+            2 * fan_out,
+            paper.fan_out,
+        ];
+        row.extend(numbers.map(|number| number.to_string()));
+        row
+    });
     let header = header.map(str::to_owned).to_vec();
     writeln!(text, "{}\n", output::table(header, rows))?;
     writeln!(

@@ -8,12 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bigbird::Limit;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
 use crate::attack::Strength;
+use crate::evaluation::metrics::percentile;
 use crate::evaluation::results::RunRecord;
-use crate::evaluation::{LabError, Laboratory};
+use crate::evaluation::{Interval, LabError, Laboratory};
+use crate::paper::claims::Claim;
 use crate::paper::suites::{EvaluatedSystem, Planned, Suite};
 use crate::workload::hash;
 
@@ -22,10 +24,34 @@ use crate::workload::hash;
 pub struct FinishedRun {
     /// The run.
     pub planned: Planned,
-    /// The results that figures and claims need.
+    /// The results: with several seeds, their means.
     pub summary: Summary,
-    /// All results.
-    pub record: RunRecord,
+    /// The results with each seed.
+    pub of_seeds: Vec<Summary>,
+}
+
+impl FinishedRun {
+    /// A run with its results for one seed or several. None if there are none.
+    pub fn new(planned: Planned, of_seeds: Vec<Summary>) -> Option<Self> {
+        let summary = Summary::mean(&of_seeds)?;
+        Some(Self {
+            planned,
+            summary,
+            of_seeds,
+        })
+    }
+
+    /// The mean of a number over seeds, with its interval. None if there is one seed.
+    pub fn interval(&self, measure: impl Fn(&Summary) -> f64) -> Option<Interval> {
+        let numbers: Vec<f64> = self.of_seeds.iter().map(measure).collect();
+        Interval::of(&numbers)
+    }
+
+    /// The same run with one of its seeds. None if there are not so many.
+    pub fn with_seed(&self, number: usize) -> Option<Self> {
+        let summary = self.of_seeds.get(number)?.clone();
+        Self::new(self.planned.clone(), vec![summary])
+    }
 }
 
 /// The results of a run that figures and claims need. Errors and shares are fractions.
@@ -33,6 +59,8 @@ pub struct FinishedRun {
 pub struct Summary {
     /// The median error over batches.
     pub median: f64,
+    /// The 5th percentile.
+    pub p5: f64,
     /// The 95th percentile.
     pub p95: f64,
     /// The share of reports that are blocked, by first cause: the mean over batches.
@@ -44,6 +72,9 @@ pub struct Summary {
     /// The mean amounts consumed from the global budgets that paid anything, in ε: by honest
     /// reports, and by the attacker.
     pub consumed: Option<(f64, f64)>,
+    /// The share of the global budgets from which anything was taken that the attacker touched: it
+    /// took something there that honest sites need. None without an attack or a global budget.
+    pub touched: Option<f64>,
     /// True if the bounds of the resilience theorem held. None without an attack.
     pub held: Option<bool>,
     /// The largest shares of the bounds that were reached: by quotas (i), by user actions (ii), of
@@ -60,9 +91,17 @@ impl Summary {
         }
         let reached = run.bounds.map(|bounds| bounds.reached);
         let consumed = run.global_budget_consumed;
+        #[expect(clippy::cast_precision_loss, reason = "a share of devices")]
+        let touched = run
+            .bounds
+            .zip(consumed)
+            .map(|(bounds, consumed)| bounds.touched as f64 / consumed.device_epochs.max(1) as f64);
+        let errors = run.batches.iter().map(|batch| batch.rmsre);
         Some(Self {
             median: run.median?,
+            p5: percentile(errors, 5.0)?,
             p95: run.p95?,
+            touched,
             blocked,
             noise: run.error_parts?.noise,
             batches: run.batches.len(),
@@ -76,6 +115,47 @@ impl Summary {
                     reached.by_query,
                 ]
             }),
+        })
+    }
+
+    /// The means of several results. What bounds hold for all of them: the largest shares, and the
+    /// least number of batches. None if there are none.
+    pub fn mean(of: &[Self]) -> Option<Self> {
+        let first = of.first()?;
+        if of.len() == 1 {
+            return Some(first.clone());
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a number of seeds")]
+        let mean = |measure: &dyn Fn(&Self) -> f64| -> f64 {
+            of.iter().map(measure).sum::<f64>() / of.len() as f64
+        };
+        let mean_of = |measure: &dyn Fn(&Self) -> Option<f64>| -> Option<f64> {
+            measure(first)?;
+            Some(mean(&|it| measure(it).unwrap_or(0.0)))
+        };
+        let mut blocked = [0.0; Limit::ALL.len()];
+        for (number, share) in blocked.iter_mut().enumerate() {
+            *share = mean(&|it| it.blocked[number]);
+        }
+        let largest = |number: usize| {
+            let shares = of.iter().filter_map(|it: &Self| it.reached[number]);
+            shares.max_by(f64::total_cmp)
+        };
+        let honest = mean_of(&|it| it.consumed.map(|(honest, _)| honest));
+        let attacker = mean_of(&|it| it.consumed.map(|(_, attacker)| attacker));
+        Some(Self {
+            median: mean(&|it| it.median),
+            p5: mean(&|it| it.p5),
+            p95: mean(&|it| it.p95),
+            blocked,
+            noise: mean(&|it| it.noise),
+            batches: of.iter().map(|it| it.batches).min()?,
+            consumed: honest.zip(attacker),
+            touched: mean_of(&|it| it.touched),
+            held: first
+                .held
+                .map(|_| of.iter().all(|it| it.held != Some(false))),
+            reached: [0, 1, 2, 3].map(largest),
         })
     }
 
@@ -132,7 +212,7 @@ pub fn run_all(
     folder: &Path,
     context: &str,
     progress: &mut dyn FnMut(ReproduceProgress<'_>),
-) -> Result<(Vec<FinishedRun>, usize), ReproduceError> {
+) -> Result<SeedRuns, ReproduceError> {
     let kept = RunCache {
         folder: folder.to_owned(),
         context: format!("{context} seed {seed}"),
@@ -141,7 +221,8 @@ pub fn run_all(
     let costs: Vec<f64> = planned.iter().map(cost).collect();
     let total: f64 = costs.iter().sum();
     let (mut paid, mut paid_now) = (0.0, 0.0);
-    let mut finished: Vec<FinishedRun> = Vec::new();
+    let mut finished: Vec<(Planned, RunRecord)> = Vec::new();
+    let mut summaries = Vec::new();
     let runs = planned.len();
     let mut count = 0;
     for (run, cost) in planned.into_iter().zip(costs) {
@@ -154,9 +235,9 @@ pub fn run_all(
         let name = run.suite.name();
         let same = finished
             .iter()
-            .find(|earlier| earlier.planned.experiment == run.experiment);
+            .find(|(earlier, _)| earlier.experiment == run.experiment);
         let (mut record, made) = match same {
-            Some(earlier) => (earlier.record.clone(), false),
+            Some((_, record)) => (record.clone(), false),
             None => match kept.find(&run) {
                 Some(record) => (record, false),
                 None => {
@@ -169,17 +250,13 @@ pub fn run_all(
             },
         };
         name.clone_into(&mut record.suite);
-        let summary = Summary::new(&record).ok_or(ReproduceError::NoBatches)?;
+        summaries.push(Summary::new(&record).ok_or(ReproduceError::NoBatches)?);
         paid += cost;
         if made {
             paid_now += cost;
             count += 1;
         }
-        finished.push(FinishedRun {
-            planned: run,
-            summary,
-            record,
-        });
+        finished.push((run, record));
     }
     progress(ReproduceProgress {
         next: None,
@@ -187,7 +264,59 @@ pub fn run_all(
         cost: (total, total),
         paid_now,
     });
-    Ok((finished, count))
+    let (planned, records) = finished.into_iter().unzip();
+    Ok(SeedRuns {
+        planned,
+        summaries,
+        records,
+        made: count,
+    })
+}
+
+/// Every run with one seed.
+#[derive(Debug, Clone, Default)]
+pub struct SeedRuns {
+    /// The runs.
+    pub planned: Vec<Planned>,
+    /// Their results, as far as figures and claims need them.
+    pub summaries: Vec<Summary>,
+    /// All their results.
+    pub records: Vec<RunRecord>,
+    /// The number of runs that were made now.
+    pub made: usize,
+}
+
+/// The runs of several seeds, each with its results for all seeds. The seeds have the same runs.
+pub fn merged(seeds: &[SeedRuns]) -> Vec<FinishedRun> {
+    let first = seeds.first().map_or(&[][..], |seed| &seed.planned);
+    first
+        .iter()
+        .enumerate()
+        .filter_map(|(number, planned)| {
+            let of_seeds = seeds.iter().filter_map(|seed| seed.summaries.get(number));
+            FinishedRun::new(planned.clone(), of_seeds.cloned().collect())
+        })
+        .collect()
+}
+
+/// What `results.json` contains.
+#[derive(Debug, Serialize)]
+pub struct ReproductionRecord<'a> {
+    /// The command that was given.
+    pub command: &'a str,
+    /// The version of the program.
+    pub version: &'a str,
+    /// Parameters, by name.
+    #[serde(serialize_with = "by_name")]
+    pub parameters: &'a [(String, String)],
+    /// The claims of the paper.
+    pub claims: &'a [Claim],
+    /// Every run, for one seed after the other.
+    pub runs: Vec<&'a RunRecord>,
+}
+
+fn by_name<S: Serializer>(pairs: &[(String, String)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
 /// The cost of a run, in seconds for a million actions. Only the proportions matter.
@@ -291,9 +420,13 @@ impl<'a> Results<'a> {
         system: EvaluatedSystem,
         attacker: &'a str,
         x: Option<f64>,
-    ) -> Option<&'a Summary> {
+    ) -> Option<&'a FinishedRun> {
         self.of(suite, system, attacker)
             .find(|run| run.planned.x == x)
-            .map(|run| &run.summary)
+    }
+
+    /// The number of seeds.
+    pub fn seeds(self) -> usize {
+        self.0.first().map_or(0, |run| run.of_seeds.len())
     }
 }

@@ -1,6 +1,7 @@
 //! The suites of the paper's evaluation: every run of its figures 5 and 6.
 
 use bigbird::{FilterKind, Policy, PolicyError, Profile};
+use serde::Deserialize;
 
 use crate::attack::attackers::{Omniscient, Random};
 use crate::attack::{Attacker, Strength};
@@ -48,7 +49,8 @@ pub struct Planned {
 }
 
 /// A system that the paper's figures compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum EvaluatedSystem {
     /// Querier budgets only.
     CookieMonster,
@@ -64,9 +66,9 @@ impl EvaluatedSystem {
     /// Its name in figures.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::CookieMonster => "no global budget (Cookie Monster)",
+            Self::CookieMonster => "Cookie Monster",
             Self::GlobalOnly => "global budget only",
-            Self::NoImpressionSiteQuota => "Big Bird without impression-site quotas",
+            Self::NoImpressionSiteQuota => "no impression-site quotas",
             Self::BigBird => "Big Bird",
         }
     }
