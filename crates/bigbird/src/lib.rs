@@ -71,7 +71,7 @@ pub use attribution::{
     AttributionObject, AttributionQuery, AttributionQueryBuilder, Histogram, HistogramSize,
     Impression, ImpressionStore, QueryError, ReadLimits, StoreLimits, Terms,
 };
-pub use decision::{Cause, Decision, EpochDecision, Fate};
+pub use decision::{Cause, Decision, DropReason, EpochDecision, Fate};
 pub use device::{Device, ReportAndDecision, SaveResult};
 pub use engine::{Workspace, generate_report};
 pub use epsilon::{Capacity, Epsilon, EpsilonError, MicroEpsilon};

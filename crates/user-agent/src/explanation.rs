@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bigbird::{
-    AttributionQuery, Cause, Check, Decision, Epsilon, Fate, Filter, FilterKind, Histogram, Limit,
+    AttributionQuery, Cause, Check, Decision, Fate, Filter, FilterKind, Histogram, Limit,
     MicroEpsilon, Query as _, UserAction,
 };
 
@@ -156,6 +156,12 @@ impl Explanation {
         }
     }
 
+    /// The largest epsilon with which no epoch would have been dropped, if epochs were dropped and
+    /// there is one.
+    pub fn largest_epsilon(&self) -> Option<MicroEpsilon> {
+        ExplanationRecord::from(self.clone()).largest_epsilon()
+    }
+
     /// The explanation in one sentence, for the user.
     pub fn sentence(&self) -> String {
         // Only a shared conversion has no report.
@@ -234,7 +240,11 @@ impl Explanation {
         for (at, epoch) in explained.epochs.iter_mut().enumerate() {
             let refused = matches!(epoch.fate, Fate::Dropped(Cause::Filter(_)));
             if search && refused {
-                epoch.largest_epsilon = largest_epsilon(query, at, &mut run)?;
+                epoch.largest_epsilon = query.largest_epsilon(|query| {
+                    let (_, decision) = run(query)?;
+                    let fate = decision.epochs().nth(at).map(|epoch| epoch.fate);
+                    Ok(fate == Some(Fate::Passed))
+                })?;
             }
         }
         Ok(explained)
@@ -287,28 +297,4 @@ impl From<FilterExplanation> for FilterAccount {
 /// The name of a cause in JSON.
 fn cause_name(cause: Cause) -> &'static str {
     cause.limit().map_or("pruned", Limit::key)
-}
-
-/// The largest epsilon, in µε, with which the epoch at a place in the window passes. Losses grow
-/// with epsilon, so a binary search finds the value.
-fn largest_epsilon<E>(
-    query: &AttributionQuery,
-    at: usize,
-    run: &mut dyn FnMut(&AttributionQuery) -> Result<DryRun, E>,
-) -> Result<Option<MicroEpsilon>, E> {
-    let (mut fits, mut too_large) = (0, query.epsilon().micro().get());
-    while too_large - fits > 1 {
-        let middle = MicroEpsilon::new(fits + (too_large - fits) / 2);
-        let Ok(epsilon) = Epsilon::new(middle.to_epsilon()) else {
-            break;
-        };
-        let (_, decision) = run(&query.with_epsilon(epsilon))?;
-        let passed = decision.epochs().nth(at).map(|epoch| epoch.fate) == Some(Fate::Passed);
-        if passed {
-            fits = middle.get();
-        } else {
-            too_large = middle.get();
-        }
-    }
-    Ok((fits > 0).then_some(MicroEpsilon::new(fits)))
 }

@@ -11,6 +11,7 @@ mod chain;
 mod credit;
 mod error;
 mod eviction;
+mod fitting;
 mod histogram;
 mod impression;
 mod index;

@@ -15,7 +15,8 @@ use crate::config::Config;
 use crate::error::{AgentError, ApiError};
 use crate::explanation::Explanation;
 use crate::history::{
-    CallRecord, EpochAccount, ExplanationRecord, HistoryEntry, HistoryKind, RecordedCall,
+    CallRecord, EpochAccount, ExplanationRecord, FilterAccount, HistoryEntry, HistoryKind,
+    RecordedCall,
 };
 use crate::report::SealedReport;
 use crate::shared::SharedConversion;
@@ -384,38 +385,41 @@ pub fn impression_json(impression: &ListedImpression) -> Value {
 /// An explanation, of a call that was made or of one that would be made.
 fn explanation_json(explained: &ExplanationRecord, is_shared: bool) -> Value {
     let epochs: Vec<Value> = explained.epochs.iter().map(epoch_json).collect();
+    let shortfall = explained.shortfall();
     json!({
         "enabled": explained.enabled,
         "readableFrom": explained.readable_from,
         "closed": explained.closed,
         "cause": explained.cause,
         "sentence": explained.sentence(is_shared),
+        "shortfall": shortfall.map(|(epoch, filter)| filter_json(epoch, filter)),
+        "largestEpsilon": explained.largest_epsilon().map(MicroEpsilon::to_epsilon),
         "epochs": epochs,
     })
 }
 
+/// A filter that was asked to pay in an epoch.
+fn filter_json(epoch: i64, filter: &FilterAccount) -> Value {
+    let mut fields = json!({
+        "epoch": epoch,
+        "filter": filter.limit.key(),
+        "consumed": filter.consumed,
+        "capacity": filter.capacity,
+        "asked": filter.asked,
+        "shortBy": filter.short_by(),
+    });
+    if let Some(site) = &filter.site {
+        fields["site"] = json!(site.as_str());
+    }
+    if let Some(action) = filter.user_action {
+        fields["userAction"] = json!(action);
+    }
+    fields
+}
+
 fn epoch_json(epoch: &EpochAccount) -> Value {
-    let filters: Vec<Value> = epoch
-        .filters
-        .iter()
-        .map(|filter| {
-            let mut fields = json!({
-                "epoch": epoch.epoch,
-                "filter": filter.limit.key(),
-                "consumed": filter.consumed,
-                "capacity": filter.capacity,
-                "asked": filter.asked,
-                "shortBy": filter.short_by(),
-            });
-            if let Some(site) = &filter.site {
-                fields["site"] = json!(site.as_str());
-            }
-            if let Some(action) = filter.user_action {
-                fields["userAction"] = json!(action);
-            }
-            fields
-        })
-        .collect();
+    let filters = epoch.filters.iter();
+    let filters: Vec<Value> = filters.map(|it| filter_json(epoch.epoch, it)).collect();
     let mut fields = json!({
         "epoch": epoch.epoch,
         "matched": epoch.matched,
