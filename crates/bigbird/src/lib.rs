@@ -69,7 +69,7 @@ mod small_map;
 
 pub use attribution::{
     AttributionObject, AttributionQuery, AttributionQueryBuilder, Histogram, HistogramSize,
-    Impression, ImpressionStore, QueryError, ReadLimits, StoreLimits, Terms,
+    Impression, ImpressionStore, Obstacle, QueryError, ReadLimits, StoreLimits, Terms,
 };
 pub use decision::{Cause, Decision, DropReason, EpochDecision, Fate};
 pub use device::{Device, ReportAndDecision, SaveResult};

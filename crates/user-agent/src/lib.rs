@@ -79,7 +79,9 @@ pub use call::{Action, Call, ConversionCall, ImpressionCall, PageCall, QuerierRo
 pub use clock::{Era, Rules, Timeline};
 pub use config::{Config, EpochStart};
 pub use error::{AgentError, ApiError, NotAllowed, RangeError, TooManyReports};
-pub use explanation::{EpochExplanation, Explanation, FilterExplanation, ShareRefusal};
+pub use explanation::{
+    EpochExplanation, Explanation, FilterExplanation, ShareRefusal, UnmatchedImpression,
+};
 pub use gate::Gate;
 pub use headers::{
     Allowlist, HeaderError, PolicyDeclarations, parse_clear_site_data, parse_measure_conversion,

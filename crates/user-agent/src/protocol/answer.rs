@@ -60,6 +60,16 @@ impl AgentAnswer {
         Self::of(json!({"ok": false, "error": "MalformedRequest", "message": why}))
     }
 
+    /// A field of the answer.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// The message of an answer that says what is wrong.
+    pub fn message(&self) -> Option<&str> {
+        self.0.get("message")?.as_str()
+    }
+
     /// The answer to an invalid call, in the words of the W3C's tests.
     pub fn rejected(error: &ApiError) -> Self {
         let mut answer = Self::of(json!({"ok": false}));
@@ -179,6 +189,17 @@ impl AgentAnswer {
         if let Some(report) = explanation.report.as_ref().filter(|_| shows_histograms) {
             explained.set("histogram", json!(report.buckets()));
         }
+        let unmatched = explanation.unmatched.iter().map(|impression| {
+            json!({
+                "epoch": impression.epoch,
+                "time": seconds(impression.timestamp),
+                "site": impression.site.as_str(),
+                "histogramIndex": impression.histogram_index,
+                "matchValue": impression.match_value,
+                "why": impression.reason(),
+            })
+        });
+        explained.set("unmatched", unmatched.collect());
         let mut answer = Self::done();
         answer.set("explanation", Value::Object(explained.0));
         answer
