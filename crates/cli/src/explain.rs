@@ -14,7 +14,7 @@ use bigbird_user_agent::protocol::{
     AgentAnswer, AgentRequest, CallerInput, budget_json, history_json,
 };
 use bigbird_user_agent::{
-    Config, EpochExplanation, Explanation, FilterBalance, HistoryKind, Storage,
+    Config, EpochExplanation, Explanation, FilterBalance, HistoryKind, Storage, UserAgent,
 };
 use serde_json::{Value, json};
 
@@ -74,11 +74,20 @@ pub(crate) fn run(args: &ExplainArgs) -> CommandResult {
             None => Ok((String::new(), true)),
         };
     };
-    let seconds = match args.store {
-        Some(_) => wall_clock().0.div_euclid(1000),
-        None => 0,
+    let folder = Scratch::new()?;
+    let copied = match &args.store {
+        Some(store) => Some(copy(store, &folder)?),
+        None => None,
     };
-    let scenarios = read(file, seconds).map_err(CommandError::unreadable)?;
+    let (seconds, buckets) = match &copied {
+        // Whole seconds, not before what was just stored.
+        Some(_) => (
+            wall_clock().0.div_euclid(1000) + 1,
+            stored_buckets(folder.path())?,
+        ),
+        None => (0, 1),
+    };
+    let scenarios = read(file, seconds, buckets).map_err(CommandError::unreadable)?;
     if args.list {
         return Ok((list(file, &scenarios, args.json)?, true));
     }
@@ -90,15 +99,15 @@ pub(crate) fn run(args: &ExplainArgs) -> CommandResult {
             "this is the first of {count} scenarios; --name chooses another, and --list lists them"
         ));
     }
-    let accounts = match &args.store {
-        Some(store) => {
+    let accounts = match (&args.store, copied) {
+        (Some(store), Some(copied)) => {
             notes.push(format!(
                 "played on a copy of {}, which is not changed",
                 store.display()
             ));
-            on_copy(&found, store)?
+            on_copy(&found, copied)?
         }
-        None => {
+        _ => {
             let player = found.scenario.player(args.profile);
             let mut player = player
                 .map_err(|why| CommandError::unreadable(format!("{}: {why}", shown(file))))?;
@@ -134,7 +143,7 @@ fn shown(file: &Path) -> String {
 }
 
 /// Reads a file, or standard input.
-fn read(file: &Path, seconds: i64) -> Result<Vec<ExplainableScenario>, String> {
+fn read(file: &Path, seconds: i64, buckets: u32) -> Result<Vec<ExplainableScenario>, String> {
     let is_json = file
         .extension()
         .is_some_and(|extension| extension == "json");
@@ -156,6 +165,7 @@ fn read(file: &Path, seconds: i64) -> Result<Vec<ExplainableScenario>, String> {
     let defaults = EventDefaults {
         config: config.as_deref().ok().filter(|_| is_json),
         seconds,
+        buckets,
     };
     let found = read_lenient(&name, &text, defaults).map_err(|error| error.to_string())?;
     if found.is_empty() {
@@ -216,13 +226,7 @@ fn recorded(store: &Path, as_json: bool) -> CommandResult {
     /// The most conversions that are shown in words.
     const SHOWN: usize = 50;
     let folder = Scratch::new()?;
-    let copy = copy(store, &folder)?;
-    let mut agent = bigbird_user_agent::UserAgent::new(
-        Config::new(Profile::default()),
-        copy,
-        NoRandomness,
-        Timestamp(i64::MIN),
-    )?;
+    let mut agent = reader(copy(store, &folder)?)?;
     let (mut entries, mut behind) = (Vec::new(), None);
     loop {
         let (page, next) = agent.history(behind, None, 200)?;
@@ -305,21 +309,50 @@ impl bigbird_user_agent::Randomness for NoRandomness {
 
 /// A copy of a store, in a temporary folder.
 fn copy(store: &Path, folder: &Scratch) -> Result<SqliteStore, CommandError> {
-    let to = folder.path().join("copy");
+    let to = folder.path().join(COPY);
     bigbird_store::backup(store, &to).map_err(|error| unusable(&error))?;
     SqliteStore::open(&to, &StoreOptions::default()).map_err(|error| unusable(&error))
 }
 
-/// Plays events on a copy of a store, under the rules that the store has.
-fn on_copy(found: &ExplainableScenario, store: &Path) -> Result<Vec<EventAccount>, CommandError> {
-    let folder = Scratch::new()?;
-    let copied = copy(store, &folder)?;
-    let summary = StoreSummary::read(copied.path()).map_err(|error| unusable(&error))?;
+/// The configuration of the user agent that used a store last.
+fn config_of(store: &SqliteStore) -> Result<Config, CommandError> {
+    let summary = StoreSummary::read(store.path()).map_err(|error| unusable(&error))?;
     let mut config = Config::new(Profile::default()).for_testing();
     if let Some(era) = summary.state.timeline.eras().last() {
         config.policy = era.rules.policy.clone();
         config.epoch_days = era.rules.epoch_days;
     }
+    Ok(config)
+}
+
+/// A user agent that only reads a store.
+fn reader(store: SqliteStore) -> Result<UserAgent<SqliteStore, NoRandomness>, CommandError> {
+    let config = config_of(&store)?;
+    let agent = UserAgent::new(config, store, NoRandomness, Timestamp(i64::MIN));
+    agent.map_err(|error| unusable(&error))
+}
+
+/// The number of buckets that the newest impressions of a copied store use.
+fn stored_buckets(folder: &Path) -> Result<u32, CommandError> {
+    /// The most impressions that are looked at.
+    const MOST: usize = 1000;
+    let store = SqliteStore::open(folder.join(COPY), &StoreOptions::default());
+    let mut agent = reader(store.map_err(|error| unusable(&error))?)?;
+    let page = agent.impressions(None, MOST);
+    let (impressions, _) = page.map_err(|error| unusable(&error))?;
+    let used = impressions.iter().map(|it| it.histogram_index).max();
+    Ok(used.map_or(1, |last| last.saturating_add(1)))
+}
+
+/// The name of the copy of a store in a temporary folder.
+const COPY: &str = "copy";
+
+/// Plays events on a copy of a store, under the rules that the store has.
+fn on_copy(
+    found: &ExplainableScenario,
+    copied: SqliteStore,
+) -> Result<Vec<EventAccount>, CommandError> {
+    let mut config = config_of(&copied)?;
     let calls = found.scenario.events.iter();
     for (_, options) in calls.filter_map(|it| it.request.conversion(it.moment())) {
         config = config.with_service(options.aggregation_service.clone());

@@ -35,6 +35,8 @@ pub struct EventDefaults<'a> {
     pub config: Option<&'a str>,
     /// The time of the first event, in seconds since 1970.
     pub seconds: i64,
+    /// The least number of buckets of a conversion that does not say how many it wants.
+    pub buckets: u32,
 }
 
 /// The URL of the aggregation service that a conversion names if it does not matter which.
@@ -90,13 +92,16 @@ pub fn read_lenient(
             }
         };
         match value {
-            Value::Array(events) => loose.extend(events.into_iter().map(|event| (begin, event))),
+            Value::Array(events) => {
+                let events = (0..).zip(events);
+                loose.extend(events.map(|(number, event)| ((begin, Some(number)), event)));
+            }
             Value::Object(fields) if fields.contains_key("events") => {
                 let reader = Reader::new(name, defaults);
                 scenarios.push(reader.scenario(fields, begin)?);
             }
             Value::Object(fields) if fields.contains_key("event") => {
-                loose.push((begin, Value::Object(fields)));
+                loose.push(((begin, None), Value::Object(fields)));
             }
             Value::Object(fields)
                 if ["header", "credit", "input"]
@@ -115,6 +120,9 @@ pub fn read_lenient(
     }
     Ok(scenarios)
 }
+
+/// The line on which an event begins, and its number in a list if it is in one.
+type Place = (usize, Option<usize>);
 
 /// Counts lines, from the beginning of a text on.
 #[derive(Default)]
@@ -152,7 +160,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads events that are not part of a scenario. They are played under the rules of the agent.
-    fn loose(self, events: Vec<(usize, Value)>) -> Result<ExplainableScenario, VectorError> {
+    fn loose(self, events: Vec<(Place, Value)>) -> Result<ExplainableScenario, VectorError> {
         let mut fields = Map::new();
         fields.insert("name".to_owned(), json!(self.name));
         fields.insert("profile".to_owned(), json!(Profile::default().name()));
@@ -169,39 +177,42 @@ impl<'a> Reader<'a> {
             let at = format!("{}:{line}", self.name);
             return Err(VectorError::new(at, "`events` must be a list of events"));
         };
-        let events = events.into_iter().map(|event| (line, event)).collect();
+        let events = (0..).zip(events);
+        let events = events.map(|(number, event)| ((line, Some(number)), event));
+        let events = events.collect();
         self.read(fields, events, false)
     }
 
     fn read(
         mut self,
         mut fields: Map<String, Value>,
-        events: Vec<(usize, Value)>,
+        events: Vec<(Place, Value)>,
         strict: bool,
     ) -> Result<ExplainableScenario, VectorError> {
-        let mut found: Vec<(usize, usize, Map<String, Value>)> = Vec::new();
-        for (number, (line, event)) in events.into_iter().enumerate() {
+        let mut found: Vec<(Place, Map<String, Value>)> = Vec::new();
+        for (place, event) in events {
             match event {
-                Value::Object(event) => found.push((line, number, event)),
+                Value::Object(event) => found.push((place, event)),
                 other => {
                     let why = format!("not an event but {other}; an event is an object");
-                    return Err(VectorError::new(self.place(line, number), why));
+                    return Err(VectorError::new(self.place(place), why));
                 }
             }
         }
         let profile = fields.get("profile").and_then(Value::as_str);
         let profile = profile.and_then(|name| name.parse().ok());
         let config = self.config(fields.remove("config"), profile, &found)?;
-        let buckets = 1 + found
+        let used = 1 + found
             .iter()
-            .filter_map(|it| bucket(&it.2))
+            .filter_map(|it| bucket(&it.1))
             .max()
             .unwrap_or(0);
+        let buckets = used.max(self.defaults.buckets.into());
         let service = config.services().next().unwrap_or(SERVICE).to_owned();
         let mut seconds = None;
         let (mut played, mut lines, mut only_asked) = (Vec::new(), Vec::new(), Vec::new());
-        for (line, number, mut event) in found {
-            let at = self.place(line, number);
+        for (place, mut event) in found {
+            let at = self.place(place);
             let wrong = |why: String| VectorError::new(&at, why);
             let kind = event
                 .get("event")
@@ -260,7 +271,7 @@ impl<'a> Reader<'a> {
             // The check knows better words for what is wrong.
             let told = |error: serde_json::Error| wrong(checked.err().unwrap_or(error.to_string()));
             played.push(parsed.map_err(told)?);
-            lines.push(line);
+            lines.push(place.0);
             only_asked.push(kind == "explain");
         }
         let at = self.name;
@@ -281,8 +292,11 @@ impl<'a> Reader<'a> {
     }
 
     /// The place of an event.
-    fn place(&self, line: usize, number: usize) -> String {
-        format!("{}:{line}: event {number}", self.name)
+    fn place(&self, (line, number): Place) -> String {
+        match number {
+            Some(number) => format!("{}:{line}: event {number}", self.name),
+            None => format!("{}:{line}", self.name),
+        }
     }
 
     /// The configuration: what is given, on top of the file's default, on top of the user agent's.
@@ -290,10 +304,10 @@ impl<'a> Reader<'a> {
         &mut self,
         given: Option<Value>,
         profile: Option<Profile>,
-        events: &[(usize, usize, Map<String, Value>)],
+        events: &[(Place, Map<String, Value>)],
     ) -> Result<ScenarioConfig, VectorError> {
         let mut named = BTreeMap::new();
-        for (.., event) in events {
+        for (_, event) in events {
             let service = event
                 .get("options")
                 .and_then(|it| it.get("aggregationService"));
@@ -380,6 +394,7 @@ mod tests {
         let defaults = EventDefaults {
             config: None,
             seconds: 0,
+            buckets: 1,
         };
         read_lenient("f", text, defaults)
     }
@@ -433,23 +448,23 @@ mod tests {
             ),
             (
                 &format!("{ad}\n{{\"event\": \"measureConversion\"}}"),
-                "f:2: event 1: measureConversion requires `site` (a host), but it is missing",
+                "f:2: measureConversion requires `site` (a host), but it is missing",
             ),
             (
                 &format!("{ad}\n{buy}\n{{\"event\": \"buy\"}}"),
-                "f:3: event 2: unknown event `buy`; use one of: ",
+                "f:3: unknown event `buy`; use one of: ",
             ),
             (
                 r#"{"event": "saveImpression", "site": "a.example", "seconds": 1.5}"#,
-                "f:1: event 0: `seconds` must be a whole number, got 1.5",
+                "f:1: `seconds` must be a whole number, got 1.5",
             ),
             (
                 r#"{"event": "saveImpression", "site": "a.example", "bucket": 3}"#,
-                "f:1: event 0: saveImpression has no field `bucket`; use: site, options, ",
+                "f:1: saveImpression has no field `bucket`; use: site, options, ",
             ),
             (
                 r#"{"event": "measureConversion", "site": "a.example", "options": {"epsilon": "x"}}"#,
-                "f:1: event 0: measureConversion: `options.epsilon` must be a number, got \"x\"",
+                "f:1: measureConversion: `options.epsilon` must be a number, got \"x\"",
             ),
             (
                 "[1]",
@@ -476,12 +491,12 @@ mod tests {
             {"event": "budgets"}"#;
         let read = read(text).unwrap();
         assert!(read[0].notes[0].starts_with(
-            "f:1: event 0: `lookback` is not an option of measureConversion, so it is ignored; \
+            "f:1: `lookback` is not an option of measureConversion, so it is ignored; \
              options are: aggregationService, "
         ));
         assert_eq!(
             read[0].notes[1],
-            "f:2: event 1: `budgets` changes nothing, and is left out"
+            "f:2: `budgets` changes nothing, and is left out"
         );
     }
 

@@ -84,8 +84,9 @@ pub use explanation::{
 };
 pub use gate::Gate;
 pub use headers::{
-    Allowlist, HeaderError, PolicyDeclarations, parse_clear_site_data, parse_measure_conversion,
-    parse_permissions_policy, parse_save_impression,
+    Allowlist, ApiHeader, HeaderError, HeaderKey, PolicyDeclarations, header_keys,
+    parse_clear_site_data, parse_measure_conversion, parse_permissions_policy,
+    parse_save_impression,
 };
 pub use history::{HistoryEntry, HistoryKey, HistoryKind};
 pub use memory::{MemoryStore, MemoryTransaction};
