@@ -28,24 +28,22 @@ use crate::{CommandError, CommandResult, output, stdio};
 FILE has events, each a JSON object: one per line as `bigbird agent` reads them, or in an array.
 What is left out gets a sensible value: an impression and a conversion are enough to ask why.
 
-  bigbird explain - <<'EOF'
-  {\"event\": \"saveImpression\", \"site\": \"news.example\", \"options\": {\"conversionSites\": [\"a.example\"]}}
+  {\"event\": \"saveImpression\", \"site\": \"news.example\", \"options\": {\"histogramIndex\": 2}}
   {\"event\": \"measureConversion\", \"site\": \"shop.example\", \"options\": {\"epsilon\": 0.5}}
-  EOF
 
 Without `seconds`, an event comes one minute after the one before it. Without a tab, it needs no
 activation. A conversion asks for as many buckets as the impressions use.
 
 FILE can also be a scenario: a .json file in the W3C's end-to-end format (with CONFIG.json beside it
-if it has no `config`), or a .jsonl file with scenarios, of which --name chooses one:
+if it has no `config`), or a .jsonl file with scenarios, of which --name chooses one.
 
+  echo '{\"event\": \"measureConversion\", \"site\": \"shop.example\"}' | bigbird explain -
   bigbird explain crates/conformance/vectors/big-bird.jsonl --list
   bigbird explain crates/conformance/vectors/w3c-draft.jsonl
 
-With --store, the events are played on a copy of a user agent's store, which is not changed. Without
-FILE, it shows what the store has recorded about each conversion:
-
-  bigbird explain --store profile.store")]
+With --store, the events are played on a copy of a user agent's store, which is not changed, at the
+present time unless they have `seconds`. Without FILE, --store shows what the store has recorded
+about each conversion.")]
 pub(crate) struct ExplainArgs {
     /// File with events or scenarios, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "store")]
@@ -123,7 +121,7 @@ pub(crate) fn run(args: &ExplainArgs) -> CommandResult {
         false => {
             let mut text = format!("{}\n", found.scenario.name);
             for note in notes {
-                writeln!(text, "note: {note}")?;
+                text.push_str(&wrapped(&format!("note: {note}"), ""));
             }
             for account in &accounts {
                 account.tell(&mut text)?;
@@ -279,7 +277,7 @@ fn recorded(store: &Path, as_json: bool) -> CommandResult {
             account["maxValue"],
             account["epsilon"],
         )?;
-        write_wrapped(&mut text, &words("sentence"))?;
+        text.push_str(&wrapped(&words("sentence"), MARGIN));
     }
     if !accounts.is_empty() {
         text.push_str(
@@ -448,23 +446,23 @@ fn not_saved<S: Storage>(player: &mut ScenarioPlayer<S>) -> Result<Option<&'stat
 
 const MARGIN: &str = "              ";
 
-/// Writes a text in lines of at most 100 columns, behind the margin.
-fn write_wrapped(text: &mut String, words: &str) -> std::fmt::Result {
+/// A text in lines of at most 100 columns, each behind a margin.
+pub(crate) fn wrapped(words: &str, margin: &str) -> String {
+    let mut text = String::new();
     let mut column = 0;
     for word in words.split(' ') {
         let width = word.chars().count();
-        if column == 0 {
-            write!(text, "{MARGIN}{word}")?;
-            column = MARGIN.len() + width;
-        } else if column + 1 + width > 100 {
-            write!(text, "\n{MARGIN}{word}")?;
-            column = MARGIN.len() + width;
-        } else {
-            write!(text, " {word}")?;
+        if column > 0 && column + 1 + width <= 100 {
+            text.push(' ');
             column += 1 + width;
+        } else {
+            text.push_str(if column > 0 { "\n" } else { "" });
+            text.push_str(margin);
+            column = margin.chars().count() + width;
         }
+        text.push_str(word);
     }
-    writeln!(text)
+    text + "\n"
 }
 
 /// A time, as a date if it is one of our days.
@@ -491,7 +489,7 @@ impl EventAccount {
             writeln!(text, "{MARGIN}{why}")?;
         }
         if let Some(explanation) = &self.explanation {
-            write_wrapped(text, &explanation.sentence())?;
+            text.push_str(&wrapped(&explanation.sentence(), MARGIN));
             tell_why(text, explanation, self.of_share)?;
         }
         for (budget, before) in &self.charged {

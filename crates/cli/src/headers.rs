@@ -10,6 +10,7 @@ use bigbird_user_agent::{
 };
 use serde::Serialize;
 
+use crate::explain::wrapped;
 use crate::{CommandError, CommandResult, output, stdio};
 
 #[derive(Debug, clap::Args)]
@@ -17,8 +18,8 @@ use crate::{CommandError, CommandResult, output, stdio};
 Each HEADER is a name and a value:
 
   bigbird headers 'Save-Impression: histogram-index=3, conversion-sites=(\"shop.example\")'
-  bigbird headers 'Measure-Conversion: aggregation-service=\"https://agg.example\",
-    histogram-size=5, report-url=\"/report\", epsilon=0.5' --site shop.example
+  bigbird headers 'Measure-Conversion: histogram-size=5, report-url=\"/report\",
+    aggregation-service=\"https://agg.example\"'
 
 Without HEADER, it reads a response from standard input, as curl prints it. Other headers are
 skipped, and several of one name count as one, as in HTTP:
@@ -617,7 +618,7 @@ impl HeaderAccount {
             writeln!(text, "ignored by user agents: {}", problem.message)?;
         }
         if let Some(meaning) = &self.meaning {
-            writeln!(text, "accepted: {meaning}\n")?;
+            writeln!(text, "{}", wrapped(&format!("accepted: {meaning}"), ""))?;
         }
         let width = |of: fn(&OptionAccount) -> &str| {
             let widths = self.options.iter().map(|it| of(it).chars().count());
@@ -633,7 +634,7 @@ impl HeaderAccount {
             )?;
         }
         for note in &self.notes {
-            writeln!(text, "note: {note}")?;
+            text.push_str(&wrapped(&format!("note: {note}"), ""));
         }
         Ok(text)
     }

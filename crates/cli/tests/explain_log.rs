@@ -342,11 +342,10 @@ fn a_row_says_what_the_agent_says() {
         for row in rows.values() {
             causes.extend(row["cause"].as_str().map(str::to_owned));
         }
-        for limit in 0..NAMES.len() {
+        for (limit, (name, _)) in NAMES.into_iter().enumerate() {
             let mut altered = policy;
             altered.0[limit] += 1;
             let differ = differences(&laboratory(&log, altered, ""), &explained);
-            let name = NAMES[limit].0;
             let is_named = rows.values().any(|row| row["cause"] == name);
             assert!(
                 !is_named || !differ.is_empty(),

@@ -52,7 +52,7 @@ impl fmt::Debug for RowWriter {
 enum To {
     Csv(Box<csv::Writer<File>>),
     JsonLines(BufWriter<File>),
-    Parquet(ColumnWriter),
+    Parquet(Box<ColumnWriter>),
 }
 
 impl RowWriter {
@@ -65,11 +65,11 @@ impl RowWriter {
         let to = match format {
             RowFormat::Csv => To::Csv(Box::new(csv::Writer::from_writer(file))),
             RowFormat::JsonLines => To::JsonLines(BufWriter::new(file)),
-            RowFormat::Parquet => To::Parquet(ColumnWriter {
+            RowFormat::Parquet => To::Parquet(Box::new(ColumnWriter {
                 file: Some(file),
                 waiting: Vec::new(),
                 writer: None,
-            }),
+            })),
         };
         Ok(Self {
             path: path.to_owned(),
