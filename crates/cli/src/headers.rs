@@ -212,7 +212,7 @@ impl HeadersArgs {
         value: &str,
         given: &dyn Fn(&str) -> bool,
         account: &mut HeaderAccount,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HeaderRefusal> {
         let options = parse_save_impression(value.as_bytes())?;
         let gate = Gate::new(Config::new(Profile::default()));
         let call = gate.impression(&self.call(), &options)?;
@@ -282,13 +282,13 @@ impl HeadersArgs {
         value: &str,
         given: &dyn Fn(&str) -> bool,
         account: &mut HeaderAccount,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HeaderRefusal> {
         let base = match &self.intermediary {
             Some(host) => format!("https://{host}/"),
             None => format!("https://{}/", self.site),
         };
         let base = base.parse().map_err(|_| {
-            Refusal::Header(HeaderError::Value {
+            HeaderRefusal::Header(HeaderError::Value {
                 key: "report-url",
                 expected: "a URL on this site",
             })
@@ -417,26 +417,26 @@ impl HeadersArgs {
 }
 
 /// The reason why a header is ignored.
-enum Refusal {
+enum HeaderRefusal {
     /// It does not parse.
     Header(HeaderError),
     /// The call that it makes is invalid.
     Call(ApiError),
 }
 
-impl From<HeaderError> for Refusal {
+impl From<HeaderError> for HeaderRefusal {
     fn from(error: HeaderError) -> Self {
         Self::Header(error)
     }
 }
 
-impl From<ApiError> for Refusal {
+impl From<ApiError> for HeaderRefusal {
     fn from(error: ApiError) -> Self {
         Self::Call(error)
     }
 }
 
-impl Refusal {
+impl HeaderRefusal {
     /// The problem, with its place in the value.
     fn at(&self, value: &str) -> HeaderProblem {
         let keys = header_keys(value.as_bytes());

@@ -1,4 +1,4 @@
-//! `bigbird simulate --explain`: its rows, and that a user agent says the same about the same calls.
+//! `bigbird simulate --explain`: its rows say what a user agent says about the same calls.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
@@ -16,11 +16,11 @@ struct Event {
     device: u32,
     minute: u32,
     shop: u32,
-    kind: Kind,
+    kind: LoggedKind,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum LoggedKind {
     Impression { news: u32, bucket: u32 },
     Conversion { value: u32 },
 }
@@ -43,9 +43,9 @@ struct Measured {
 const DAY: u32 = 1440;
 
 /// Small numbers that look random.
-struct Numbers(u64);
+struct SmallNumbers(u64);
 
-impl Numbers {
+impl SmallNumbers {
     fn below(&mut self, end: u32) -> u32 {
         self.0 = self
             .0
@@ -56,7 +56,7 @@ impl Numbers {
 }
 
 fn events(seed: u64, days: &[u32]) -> Vec<Event> {
-    let mut numbers = Numbers(seed);
+    let mut numbers = SmallNumbers(seed);
     let mut events = Vec::new();
     let band = DAY / u32::try_from(days.len()).unwrap();
     for device in 0..25 {
@@ -64,11 +64,11 @@ fn events(seed: u64, days: &[u32]) -> Vec<Event> {
             for _ in 0..numbers.below(9) {
                 let minute = day * DAY + DAY - place * band + numbers.below(band);
                 let kind = match numbers.below(2) {
-                    0 => Kind::Impression {
+                    0 => LoggedKind::Impression {
                         news: numbers.below(3),
                         bucket: numbers.below(5),
                     },
-                    _ => Kind::Conversion {
+                    _ => LoggedKind::Conversion {
                         value: 1 + numbers.below(4),
                     },
                 };
@@ -104,7 +104,7 @@ const EPSILON: f64 = 0.45;
 
 /// The limits of a policy, in µε.
 #[derive(Clone, Copy)]
-struct Policy([u64; 4]);
+struct LimitSet([u64; 4]);
 
 const NAMES: [(&str, &str); 4] = [
     ("querierBudget", "querier-budget"),
@@ -113,7 +113,7 @@ const NAMES: [(&str, &str); 4] = [
     ("conversionSiteQuota", "conversion-site-quota"),
 ];
 
-impl Policy {
+impl LimitSet {
     fn flags(&self) -> String {
         let mut flags = String::new();
         for (micro, (_, flag)) in self.0.iter().zip(NAMES) {
@@ -138,8 +138,10 @@ fn table(events: &[Event]) -> String {
     for event in events {
         let (device, minute, shop) = (event.device, event.minute, event.shop());
         let rest = match event.kind {
-            Kind::Impression { news, bucket } => format!("news{news}.example,{bucket},impression,"),
-            Kind::Conversion { value } => format!(",,conversion,{value}"),
+            LoggedKind::Impression { news, bucket } => {
+                format!("news{news}.example,{bucket},impression,")
+            }
+            LoggedKind::Conversion { value } => format!(",,conversion,{value}"),
         };
         writeln!(table, "d{device},{minute},{shop},{rest}").unwrap();
     }
@@ -147,7 +149,7 @@ fn table(events: &[Event]) -> String {
 }
 
 /// The rows that the laboratory writes, by the place of the conversion in the log.
-fn laboratory(log: &Measured, policy: Policy, more: &str) -> BTreeMap<u64, Value> {
+fn laboratory(log: &Measured, policy: LimitSet, more: &str) -> BTreeMap<u64, Value> {
     let folder = folder();
     let (table_file, to) = (folder.file("logs.csv"), folder.file("why.jsonl"));
     std::fs::write(&table_file, table(&log.events)).unwrap();
@@ -170,13 +172,13 @@ fn laboratory(log: &Measured, policy: Policy, more: &str) -> BTreeMap<u64, Value
 }
 
 /// The explanations that user agents give of the same calls, in the form of the laboratory's rows.
-fn agents(log: &Measured, policy: Policy) -> BTreeMap<u64, Value> {
+fn agents(log: &Measured, policy: LimitSet) -> BTreeMap<u64, Value> {
     let folder = folder();
     let policy_file = folder.file("policy.json");
     policy.write(&policy_file);
     let mut max_values = BTreeMap::new();
     for event in &log.events {
-        if let Kind::Conversion { value } = event.kind {
+        if let LoggedKind::Conversion { value } = event.kind {
             let max = max_values.entry(event.shop).or_insert(value);
             *max = value.max(*max);
         }
@@ -210,14 +212,14 @@ fn agents(log: &Measured, policy: Policy) -> BTreeMap<u64, Value> {
         of_device.sort_by_key(|(order, event)| {
             (
                 event.minute,
-                matches!(event.kind, Kind::Conversion { .. }),
+                matches!(event.kind, LoggedKind::Conversion { .. }),
                 *order,
             )
         });
         for (action, (order, event)) in (1_u64..).zip(of_device) {
             let seconds = event.minute * 60;
             match event.kind {
-                Kind::Impression { news, bucket } => {
+                LoggedKind::Impression { news, bucket } => {
                     let saved = agent.ask(&json!({
                         "event": "saveImpression", "seconds": seconds, "userAction": action,
                         "site": format!("news{news}.example"),
@@ -225,7 +227,7 @@ fn agents(log: &Measured, policy: Policy) -> BTreeMap<u64, Value> {
                     }));
                     assert_eq!(saved["ok"], true, "{saved}");
                 }
-                Kind::Conversion { value } => {
+                LoggedKind::Conversion { value } => {
                     let mut call = json!({
                         "event": "explain", "seconds": seconds, "userAction": action,
                         "site": event.shop(),
@@ -309,24 +311,24 @@ fn differences(laboratory: &BTreeMap<u64, Value>, agents: &BTreeMap<u64, Value>)
 }
 
 /// A row of `simulate --explain` and the explanation of the same call by `bigbird agent` say the
-/// same: what was released, the cause, the filter and its epoch, what it was asked to pay, had paid,
-/// can pay and lacked, and the largest epsilon that would have fitted. If one of them had slightly
-/// other limits, they would not.
+/// same: what was released, the cause, the filter and its epoch, what it was asked to pay, had
+/// paid, can pay and lacked, and the largest epsilon that would have fitted. If one of them had
+/// slightly other limits, they would not.
 #[test]
 fn a_row_says_what_the_agent_says() {
     let mut causes = BTreeSet::new();
     for (log, policy) in [
         (
             over_two_epochs(),
-            Policy([1_000_000, 2_000_000, 900_000, 1_000_000]),
+            LimitSet([1_000_000, 2_000_000, 900_000, 1_000_000]),
         ),
         (
             over_two_epochs(),
-            Policy([1_000_000, 1_100_000, 1_500_000, 700_000]),
+            LimitSet([1_000_000, 1_100_000, 1_500_000, 700_000]),
         ),
         (
             within_one_epoch(),
-            Policy([500_000, 700_000, 450_000, 400_000]),
+            LimitSet([500_000, 700_000, 450_000, 400_000]),
         ),
     ] {
         let rows = laboratory(&log, policy, "");
@@ -402,7 +404,7 @@ fn the_summary_adds_up_and_its_advice_helps() {
     let mut log = over_two_epochs();
     // One site alone, so that only its own epsilon counts.
     log.events.retain(|event| event.shop == 0);
-    let policy = Policy([1_000_000, 8_000_000, 2_000_000, 1_000_000]);
+    let policy = LimitSet([1_000_000, 8_000_000, 2_000_000, 1_000_000]);
     let folder = folder();
     let (table_file, to) = (folder.file("logs.csv"), folder.file("why.jsonl"));
     std::fs::write(&table_file, table(&log.events)).unwrap();

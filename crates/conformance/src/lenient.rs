@@ -97,7 +97,7 @@ pub fn read_lenient(
                 loose.extend(events.map(|(number, event)| ((begin, Some(number)), event)));
             }
             Value::Object(fields) if fields.contains_key("events") => {
-                let reader = Reader::new(name, defaults);
+                let reader = EventReader::new(name, defaults);
                 scenarios.push(reader.scenario(fields, begin)?);
             }
             Value::Object(fields) if fields.contains_key("event") => {
@@ -115,7 +115,7 @@ pub fn read_lenient(
         }
     }
     if !loose.is_empty() {
-        let reader = Reader::new(name, defaults);
+        let reader = EventReader::new(name, defaults);
         scenarios.push(reader.loose(loose)?);
     }
     Ok(scenarios)
@@ -144,13 +144,13 @@ impl Lines {
 }
 
 /// Reads the events of one scenario.
-struct Reader<'a> {
+struct EventReader<'a> {
     name: &'a str,
     defaults: EventDefaults<'a>,
     notes: Vec<String>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> EventReader<'a> {
     fn new(name: &'a str, defaults: EventDefaults<'a>) -> Self {
         Self {
             name,

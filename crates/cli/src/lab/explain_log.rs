@@ -148,8 +148,8 @@ fn tell(summary: &LogSummary, to: &Path) -> Result<String, std::fmt::Error> {
          null        null because of a limit\n\
          moved       a limit hid the ad that caused it, so an older ad got the credit\n\
          value lost  the share of the value of matched conversions that is null or moved\n\
-         for 95%     the largest epsilon with which limits would have withheld nothing from 95% of\n\
-         \x20           the reports to which an ad matched, had the site asked for it all along\n",
+         for 95%     the largest epsilon with which limits would have withheld nothing from 95%\n\
+         \x20           of the reports to which an ad matched, had the site asked for it all along\n",
     );
     if !causes.is_empty() {
         text.push_str(

@@ -139,7 +139,7 @@ impl RowSorter {
 }
 
 /// A sorted run that is being read.
-struct Run {
+struct SortedRun {
     /// The number of its sorter.
     sorter: usize,
     /// The place of the next block in the file, and the number of rows that are left there.
@@ -148,7 +148,7 @@ struct Run {
     waiting: Vec<CompactRow>,
 }
 
-impl Run {
+impl SortedRun {
     /// The next row.
     fn next(&mut self, files: &[Option<File>]) -> io::Result<Option<CompactRow>> {
         let (place, left) = self.next;
@@ -187,7 +187,7 @@ pub(super) fn merge(
         let places = sorter.runs.iter().map(|&place| (place, Vec::new()));
         let in_memory = ((0, 0), std::mem::take(&mut sorter.rows));
         for (next, waiting) in places.chain([in_memory]) {
-            runs.push(Run {
+            runs.push(SortedRun {
                 sorter: number,
                 next,
                 waiting,

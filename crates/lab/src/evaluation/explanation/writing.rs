@@ -40,7 +40,7 @@ impl RowFormat {
 /// A file to which rows are written.
 pub struct RowWriter {
     path: PathBuf,
-    to: To,
+    to: RowTarget,
 }
 
 impl fmt::Debug for RowWriter {
@@ -49,7 +49,7 @@ impl fmt::Debug for RowWriter {
     }
 }
 
-enum To {
+enum RowTarget {
     Csv(Box<csv::Writer<File>>),
     JsonLines(BufWriter<File>),
     Parquet(Box<ColumnWriter>),
@@ -63,9 +63,9 @@ impl RowWriter {
     pub fn create(path: &Path, format: RowFormat) -> Result<Self, ExplainError> {
         let file = File::create(path).map_err(|cause| failed(path, &cause))?;
         let to = match format {
-            RowFormat::Csv => To::Csv(Box::new(csv::Writer::from_writer(file))),
-            RowFormat::JsonLines => To::JsonLines(BufWriter::new(file)),
-            RowFormat::Parquet => To::Parquet(Box::new(ColumnWriter {
+            RowFormat::Csv => RowTarget::Csv(Box::new(csv::Writer::from_writer(file))),
+            RowFormat::JsonLines => RowTarget::JsonLines(BufWriter::new(file)),
+            RowFormat::Parquet => RowTarget::Parquet(Box::new(ColumnWriter {
                 file: Some(file),
                 waiting: Vec::new(),
                 writer: None,
@@ -81,12 +81,12 @@ impl RowWriter {
     pub(super) fn push(&mut self, row: &ExplainedReport<'_>) -> Result<(), ExplainError> {
         let path = &self.path;
         match &mut self.to {
-            To::Csv(writer) => writer.serialize(row).map_err(|cause| failed(path, &cause)),
-            To::JsonLines(writer) => serde_json::to_writer(&mut *writer, row)
+            RowTarget::Csv(writer) => writer.serialize(row).map_err(|cause| failed(path, &cause)),
+            RowTarget::JsonLines(writer) => serde_json::to_writer(&mut *writer, row)
                 .map_err(std::io::Error::from)
                 .and_then(|()| writer.write_all(b"\n"))
                 .map_err(|cause| failed(path, &cause)),
-            To::Parquet(writer) => writer.push(row).map_err(|cause| failed(path, &cause)),
+            RowTarget::Parquet(writer) => writer.push(row).map_err(|cause| failed(path, &cause)),
         }
     }
 
@@ -94,9 +94,11 @@ impl RowWriter {
     pub(super) fn finish(self) -> Result<(), ExplainError> {
         let path = &self.path;
         match self.to {
-            To::Csv(mut writer) => writer.flush().map_err(|cause| failed(path, &cause)),
-            To::JsonLines(mut writer) => writer.flush().map_err(|cause| failed(path, &cause)),
-            To::Parquet(writer) => writer.finish().map_err(|cause| failed(path, &cause)),
+            RowTarget::Csv(mut writer) => writer.flush().map_err(|cause| failed(path, &cause)),
+            RowTarget::JsonLines(mut writer) => {
+                writer.flush().map_err(|cause| failed(path, &cause))
+            }
+            RowTarget::Parquet(writer) => writer.finish().map_err(|cause| failed(path, &cause)),
         }
     }
 }
