@@ -45,6 +45,28 @@ fn the_documented_examples_pass() {
     assert_eq!(results.collect::<Vec<_>>(), ["success", "[0, 0, 1]"]);
 }
 
+/// What is filled in for `explain` changes nothing where everything is given.
+#[test]
+fn our_scenarios_are_read_leniently_too() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors");
+    let defaults = EventDefaults {
+        config: None,
+        seconds: 7,
+        buckets: 3,
+    };
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        for found in read_lenient("file", &text, defaults).unwrap() {
+            let mut player = found.scenario.player(None).unwrap();
+            let mismatches = found.scenario.run_on(&mut player);
+            assert_eq!(mismatches, Ok(Vec::new()), "{}", found.scenario.name);
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count}");
+}
+
 /// A vector with a wrong expectation fails.
 #[test]
 fn a_wrong_expectation_is_noticed() {
