@@ -29,7 +29,7 @@ struct EpochRecord {
 
 impl Decision {
     /// The epochs of the request, oldest first.
-    pub fn epochs(&self) -> impl Iterator<Item = EpochDecision<'_>> {
+    pub fn epochs(&self) -> impl DoubleEndedIterator<Item = EpochDecision<'_>> {
         self.epochs.iter().map(|record| EpochDecision {
             epoch: record.epoch,
             matched: record.matched,
@@ -50,6 +50,37 @@ impl Decision {
                 _ => None,
             })
             .min()
+    }
+
+    /// The reason to name when epochs were dropped: the [first cause](Self::first_cause), in the
+    /// latest epoch that was dropped for it, with the first filter that could not pay there.
+    pub fn drop_reason(&self) -> Option<DropReason> {
+        let cause = self.first_cause()?;
+        let mut dropped = self.epochs().filter(|it| it.fate == Fate::Dropped(cause));
+        let epoch = dropped.next_back()?;
+        let of_cause = |check: &&Check| Cause::Filter(check.filter.kind()) == cause;
+        Some(DropReason {
+            cause,
+            epoch: epoch.epoch,
+            shortfall: epoch.shortfalls().find(of_cause).copied(),
+        })
+    }
+
+    /// True if another epsilon may let the dropped epochs pass: filters dropped all of them.
+    pub fn depends_on_epsilon(&self) -> bool {
+        let mut dropped = self.epochs.iter().filter_map(|record| match record.fate {
+            Fate::Dropped(cause) => Some(cause),
+            _ => None,
+        });
+        dropped.all(|cause| matches!(cause, Cause::Filter(_)))
+    }
+
+    /// True if every epoch that was dropped here passes in another decision about the same window.
+    pub fn dropped_pass_in(&self, other: &Self) -> bool {
+        let fates = self.epochs.iter().zip(&other.epochs);
+        fates
+            .filter(|(here, _)| matches!(here.fate, Fate::Dropped(_)))
+            .all(|(_, there)| there.fate == Fate::Passed)
     }
 
     /// True if at least one epoch passed and thus contributes to the report.
@@ -108,6 +139,17 @@ impl Decision {
             checks: asked..self.checks.len(),
         });
     }
+}
+
+/// The reason why epochs were dropped, if one is to be named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DropReason {
+    /// The cause.
+    pub cause: Cause,
+    /// The latest epoch that was dropped for this cause.
+    pub epoch: EpochIndex,
+    /// The filter that could not pay in that epoch, if the cause is a filter.
+    pub shortfall: Option<Check>,
 }
 
 /// The record of one epoch.

@@ -69,9 +69,9 @@ mod small_map;
 
 pub use attribution::{
     AttributionObject, AttributionQuery, AttributionQueryBuilder, Histogram, HistogramSize,
-    Impression, ImpressionStore, QueryError, ReadLimits, StoreLimits, Terms,
+    Impression, ImpressionStore, Obstacle, QueryError, ReadLimits, StoreLimits, Terms,
 };
-pub use decision::{Cause, Decision, EpochDecision, Fate};
+pub use decision::{Cause, Decision, DropReason, EpochDecision, Fate};
 pub use device::{Device, ReportAndDecision, SaveResult};
 pub use engine::{Workspace, generate_report};
 pub use epsilon::{Capacity, Epsilon, EpsilonError, MicroEpsilon};

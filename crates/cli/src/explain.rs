@@ -1,126 +1,541 @@
-//! `bigbird explain`: one scenario, played with an account of what each event did.
+//! `bigbird explain`: events, played with an account of what each of them did, and why.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
-use bigbird::{Balance, Cause, Fate, Profile};
+use bigbird::{Balance, Cause, Fate, Profile, Timestamp};
 use bigbird_conformance::{
-    EventResult, Scenario, ScenarioEvent, ScenarioPlayer, VectorCase, read_lines, read_w3c,
+    EventDefaults, EventResult, ExplainableScenario, ScenarioEvent, ScenarioPlayer, read_lenient,
 };
-use bigbird_user_agent::protocol::{AgentRequest, CallerInput};
-use bigbird_user_agent::{EpochExplanation, Explanation, MemoryStore};
+use bigbird_store::{SqliteStore, StoreOptions, StoreSummary};
+use bigbird_user_agent::protocol::{
+    AgentAnswer, AgentRequest, CallerInput, budget_json, history_json,
+};
+use bigbird_user_agent::{
+    Config, EpochExplanation, Explanation, FilterBalance, HistoryKind, Storage, UserAgent,
+};
+use serde_json::{Value, json};
 
-use crate::{CommandError, CommandResult};
+use crate::clock::wall_clock;
+use crate::scratch::Scratch;
+use crate::store::{date, unusable};
+use crate::{CommandError, CommandResult, output, stdio};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SCENARIO is a .json file in the W3C's end-to-end format, with CONFIG.json in the same directory,
-or a .jsonl file with scenarios. --name chooses one of those.")]
+FILE has events, each a JSON object: one per line as `bigbird agent` reads them, or in an array.
+What is left out gets a sensible value: an impression and a conversion are enough to ask why.
+
+  {\"event\": \"saveImpression\", \"site\": \"news.example\", \"options\": {\"histogramIndex\": 2}}
+  {\"event\": \"measureConversion\", \"site\": \"shop.example\", \"options\": {\"epsilon\": 0.5}}
+
+Without `seconds`, an event comes one minute after the one before it. Without a tab, it needs no
+activation. A conversion asks for as many buckets as the impressions use.
+
+FILE can also be a scenario: a .json file in the W3C's end-to-end format (with CONFIG.json beside it
+if it has no `config`), or a .jsonl file with scenarios, of which --name chooses one.
+
+  echo '{\"event\": \"measureConversion\", \"site\": \"shop.example\"}' | bigbird explain -
+  bigbird explain crates/conformance/vectors/big-bird.jsonl --list
+  bigbird explain crates/conformance/vectors/w3c-draft.jsonl
+
+With --store, the events are played on a copy of a user agent's store, which is not changed, at the
+present time unless they have `seconds`. Without FILE, --store shows what the store has recorded
+about each conversion.")]
 pub(crate) struct ExplainArgs {
-    /// File with the scenario
-    scenario: PathBuf,
-    /// Name of the scenario in a .jsonl file [default: the first]
+    /// File with events or scenarios, or - for standard input
+    #[arg(value_name = "FILE", required_unless_present = "store")]
+    file: Option<PathBuf>,
+    /// Name of the scenario in a file with several [default: the first]
     #[arg(long)]
     name: Option<String>,
-    /// Profile to play it under [default: the scenario's own, or w3c-draft]
-    #[arg(long)]
+    /// List the scenarios of the file
+    #[arg(long, requires = "file", conflicts_with_all = ["name", "store"])]
+    list: bool,
+    /// Profile to play it under [default: the scenario's own or w3c-draft; big-bird for events]
+    #[arg(long, conflicts_with = "store")]
     profile: Option<Profile>,
+    /// Store file of a user agent, on a copy of which the events are played
+    #[arg(long, value_name = "FILE")]
+    store: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> CommandResult {
-    let scenario = read(args).map_err(CommandError::unreadable)?;
-    let mut player = scenario
-        .player(args.profile)
-        .map_err(|why| CommandError::unreadable(format!("{}: {why}", args.scenario.display())))?;
-    let mut text = format!("{}\n", scenario.name);
-    for event in &scenario.events {
-        tell(&mut text, &mut player, event)?;
+    let Some(file) = &args.file else {
+        return match &args.store {
+            Some(store) => recorded(store, args.json),
+            None => Ok((String::new(), true)),
+        };
+    };
+    let folder = Scratch::new()?;
+    let copied = match &args.store {
+        Some(store) => Some(copy(store, &folder)?),
+        None => None,
+    };
+    let (seconds, buckets) = match &copied {
+        // Whole seconds, not before what was just stored.
+        Some(_) => (
+            wall_clock().0.div_euclid(1000) + 1,
+            stored_buckets(folder.path())?,
+        ),
+        None => (0, 1),
+    };
+    let scenarios = read(file, seconds, buckets).map_err(CommandError::unreadable)?;
+    if args.list {
+        return Ok((list(file, &scenarios, args.json)?, true));
+    }
+    let count = scenarios.len();
+    let found = choose(file, scenarios, args.name.as_deref()).map_err(CommandError::unreadable)?;
+    let mut notes = found.notes.clone();
+    if count > 1 && args.name.is_none() {
+        notes.push(format!(
+            "this is the first of {count} scenarios; --name chooses another, and --list lists them"
+        ));
+    }
+    let accounts = match (&args.store, copied) {
+        (Some(store), Some(copied)) => {
+            notes.push(format!(
+                "played on a copy of {}, which is not changed",
+                store.display()
+            ));
+            on_copy(&found, copied)?
+        }
+        _ => {
+            let player = found.scenario.player(args.profile);
+            let mut player = player
+                .map_err(|why| CommandError::unreadable(format!("{}: {why}", shown(file))))?;
+            play(&found, &mut player)?
+        }
+    };
+    let text = match args.json {
+        true => output::json(&json!({
+            "scenario": found.scenario.name,
+            "notes": notes,
+            "events": accounts.iter().map(EventAccount::json).collect::<Vec<_>>(),
+        }))?,
+        false => {
+            let mut text = format!("{}\n", found.scenario.name);
+            for note in notes {
+                text.push_str(&wrapped(&format!("note: {note}"), ""));
+            }
+            for account in &accounts {
+                account.tell(&mut text)?;
+            }
+            text
+        }
+    };
+    Ok((text, true))
+}
+
+/// The name of a file, for people.
+fn shown(file: &Path) -> String {
+    match file.as_os_str() == "-" {
+        true => "standard input".to_owned(),
+        false => file.display().to_string(),
+    }
+}
+
+/// Reads a file, or standard input.
+fn read(file: &Path, seconds: i64, buckets: u32) -> Result<Vec<ExplainableScenario>, String> {
+    let is_json = file
+        .extension()
+        .is_some_and(|extension| extension == "json");
+    let name = match file.file_stem() {
+        // The W3C names a scenario after its file.
+        Some(stem) if is_json => stem.to_string_lossy().into_owned(),
+        _ => shown(file),
+    };
+    let text = match file.as_os_str() == "-" {
+        true => {
+            let mut text = String::new();
+            let read = stdio::input().read_to_string(&mut text);
+            read.map(|_| text)
+        }
+        false => std::fs::read_to_string(file),
+    };
+    let text = text.map_err(|error| format!("{}: {error}", shown(file)))?;
+    let config = std::fs::read_to_string(file.with_file_name("CONFIG.json"));
+    let defaults = EventDefaults {
+        config: config.as_deref().ok().filter(|_| is_json),
+        seconds,
+        buckets,
+    };
+    let found = read_lenient(&name, &text, defaults).map_err(|error| error.to_string())?;
+    if found.is_empty() {
+        let what = "nothing to explain; write events such as {\"event\": \"saveImpression\", \
+                    \"site\": \"news.example\"}, one per line";
+        return Err(format!("{}: {what}", shown(file)));
+    }
+    Ok(found)
+}
+
+fn choose(
+    file: &Path,
+    scenarios: Vec<ExplainableScenario>,
+    name: Option<&str>,
+) -> Result<ExplainableScenario, String> {
+    let names: Vec<String> = scenarios
+        .iter()
+        .map(|it| format!("`{}`", it.scenario.name.escape_debug()))
+        .collect();
+    let mut wanted = scenarios.into_iter();
+    let found = match name {
+        Some(name) => wanted.find(|it| it.scenario.name == name),
+        None => wanted.next(),
+    };
+    found.ok_or_else(|| {
+        format!(
+            "{}: unknown scenario `{}`; use one of: {}",
+            shown(file),
+            name.unwrap_or_default(),
+            names.join(", ")
+        )
+    })
+}
+
+/// Lists scenarios by name.
+fn list(
+    file: &Path,
+    scenarios: &[ExplainableScenario],
+    as_json: bool,
+) -> Result<String, CommandError> {
+    if as_json {
+        let listed = scenarios
+            .iter()
+            .map(|it| json!({"name": it.scenario.name, "events": it.scenario.events.len()}));
+        return Ok(output::json(&listed.collect::<Vec<_>>())?);
+    }
+    let count = output::count(scenarios.len() as u64, "scenario");
+    let mut text = format!("{count} in {}\n", shown(file));
+    for it in scenarios {
+        let events = output::count(it.scenario.events.len() as u64, "event");
+        writeln!(text, "  {} ({events})", it.scenario.name.escape_debug())?;
+    }
+    Ok(text)
+}
+
+/// The calls that measured, as a store has recorded them, oldest first.
+fn recorded(store: &Path, as_json: bool) -> CommandResult {
+    /// The most conversions that are shown in words.
+    const SHOWN: usize = 50;
+    let folder = Scratch::new()?;
+    let mut agent = reader(copy(store, &folder)?)?;
+    let (mut entries, mut behind) = (Vec::new(), None);
+    loop {
+        let (page, next) = agent.history(behind, None, 200)?;
+        let measured = |kind| kind != HistoryKind::Impression;
+        entries.extend(page.into_iter().filter(|entry| measured(entry.kind)));
+        behind = next;
+        let enough = !as_json && entries.len() >= SHOWN;
+        if behind.is_none() || enough {
+            break;
+        }
+    }
+    let more = behind.is_some() || (!as_json && entries.len() > SHOWN);
+    entries.truncate(if as_json { usize::MAX } else { SHOWN });
+    entries.reverse();
+    let accounts: Vec<Value> = entries.iter().map(history_json).collect();
+    if as_json {
+        return Ok((output::json(&accounts)?, true));
+    }
+    let mut text = String::new();
+    if accounts.is_empty() {
+        text.push_str("The store has recorded no conversion.\n");
+    }
+    if more {
+        writeln!(
+            text,
+            "The last {SHOWN} conversions. --json prints all of them."
+        )?;
+    }
+    for account in &accounts {
+        let time = account["time"]
+            .as_i64()
+            .map_or("unknown time".to_owned(), |seconds| {
+                date(Timestamp(seconds.saturating_mul(1000)))
+            });
+        let words = |name: &str| account[name].as_str().unwrap_or_default().to_owned();
+        let by = match account["intermediarySite"].as_str() {
+            Some(intermediary) => format!(", by {intermediary}"),
+            None => String::new(),
+        };
+        writeln!(
+            text,
+            "\n{time}  a {} on {}{by}: value {} of {}, epsilon {}",
+            match words("kind").as_str() {
+                "share" => "share",
+                "sharedConversion" => "shared conversion",
+                _ => "conversion",
+            },
+            words("site"),
+            account["value"],
+            account["maxValue"],
+            account["epsilon"],
+        )?;
+        text.push_str(&wrapped(&words("sentence"), MARGIN));
+    }
+    if !accounts.is_empty() {
+        text.push_str(
+            "\nThe largest epsilon that would fit now: write the call to a file, and give both \
+             the file and\n--store.\n",
+        );
     }
     Ok((text, true))
 }
 
-fn read(args: &ExplainArgs) -> Result<Scenario, String> {
-    let path = &args.scenario;
-    if path
-        .extension()
-        .is_some_and(|extension| extension == "json")
-    {
-        return read_w3c(path).map_err(|error| error.to_string());
+/// Randomness that nothing asks for, because only history is read.
+struct NoRandomness;
+
+impl bigbird_user_agent::Randomness for NoRandomness {
+    fn epoch_start(&mut self) -> f64 {
+        0.0
     }
-    let cases = read_lines(path)
-        .map_err(|error| error.to_string())?
-        .into_iter();
-    let scenarios: Vec<Scenario> = cases
-        .filter_map(|(_, case)| match case {
-            VectorCase::Scenario(scenario) => Some(*scenario),
-            _ => None,
-        })
-        .collect();
-    let named = scenarios.iter().filter(|it| !it.name.is_empty());
-    let names: Vec<String> = named
-        .map(|it| format!("`{}`", it.name.escape_debug()))
-        .collect();
-    let mut wanted = scenarios.into_iter().filter(|scenario| match &args.name {
-        Some(name) => scenario.name == *name,
-        None => true,
-    });
-    wanted.next().ok_or_else(|| match &args.name {
-        Some(name) => format!(
-            "{}: unknown scenario `{name}`; use one of: {}",
-            path.display(),
-            names.join(", ")
-        ),
-        None => format!("{}: the file contains no scenario", path.display()),
-    })
+
+    fn credit(&mut self) -> f64 {
+        0.0
+    }
+
+    fn handle(&mut self, number: u64) -> u128 {
+        number.into()
+    }
 }
 
-/// Plays an event and describes what it did.
-fn tell(
-    text: &mut String,
-    player: &mut ScenarioPlayer<MemoryStore>,
-    event: &ScenarioEvent,
-) -> std::fmt::Result {
-    let before = budgets(player);
-    let explanation = event.explain(player);
-    let Ok(outcome) = event.play(player);
-    let after = budgets(player);
+/// A copy of a store, in a temporary folder.
+fn copy(store: &Path, folder: &Scratch) -> Result<SqliteStore, CommandError> {
+    let to = folder.path().join(COPY);
+    bigbird_store::backup(store, &to).map_err(|error| unusable(&error))?;
+    SqliteStore::open(&to, &StoreOptions::default()).map_err(|error| unusable(&error))
+}
 
-    writeln!(text, "\n{:>10} s  {}", event.seconds, what(event))?;
-    match &outcome {
-        EventResult::Done => {}
-        EventResult::Report(histogram, _) => writeln!(text, "{MARGIN}report {histogram:?}")?,
-        EventResult::Shared(shared, _) => writeln!(text, "{MARGIN}shared as {shared}")?,
-        EventResult::Error(error) => writeln!(text, "{MARGIN}{error}")?,
+/// The configuration of the user agent that used a store last.
+fn config_of(store: &SqliteStore) -> Result<Config, CommandError> {
+    let summary = StoreSummary::read(store.path()).map_err(|error| unusable(&error))?;
+    let mut config = Config::new(Profile::default()).for_testing();
+    if let Some(era) = summary.state.timeline.eras().last() {
+        config.policy = era.rules.policy.clone();
+        config.epoch_days = era.rules.epoch_days;
     }
-    if let (EventResult::Report(..) | EventResult::Shared(..), Some(explanation)) =
-        (&outcome, explanation)
-    {
-        let of_share = matches!(event.request, AgentRequest::TakeShare { .. });
-        tell_why(text, &explanation, of_share)?;
+    Ok(config)
+}
+
+/// A user agent that only reads a store.
+fn reader(store: SqliteStore) -> Result<UserAgent<SqliteStore, NoRandomness>, CommandError> {
+    let config = config_of(&store)?;
+    let agent = UserAgent::new(config, store, NoRandomness, Timestamp(i64::MIN));
+    agent.map_err(|error| unusable(&error))
+}
+
+/// The number of buckets that the newest impressions of a copied store use.
+fn stored_buckets(folder: &Path) -> Result<u32, CommandError> {
+    /// The most impressions that are looked at.
+    const MOST: usize = 1000;
+    let store = SqliteStore::open(folder.join(COPY), &StoreOptions::default());
+    let mut agent = reader(store.map_err(|error| unusable(&error))?)?;
+    let page = agent.impressions(None, MOST);
+    let (impressions, _) = page.map_err(|error| unusable(&error))?;
+    let used = impressions.iter().map(|it| it.histogram_index).max();
+    Ok(used.map_or(1, |last| last.saturating_add(1)))
+}
+
+/// The name of the copy of a store in a temporary folder.
+const COPY: &str = "copy";
+
+/// Plays events on a copy of a store, under the rules that the store has.
+fn on_copy(
+    found: &ExplainableScenario,
+    copied: SqliteStore,
+) -> Result<Vec<EventAccount>, CommandError> {
+    let mut config = config_of(&copied)?;
+    let calls = found.scenario.events.iter();
+    for (_, options) in calls.filter_map(|it| it.request.conversion(it.moment())) {
+        config = config.with_service(options.aggregation_service.clone());
     }
-    for (key, balance) in &after {
-        let spent = before
-            .get(key)
-            .map_or(Default::default(), |old| old.consumed);
-        if spent != balance.consumed {
-            let (epoch, name) = key;
-            writeln!(
-                text,
-                "{MARGIN}epoch {epoch}: {name}: {spent} → {} of {}",
-                balance.consumed, balance.capacity
-            )?;
+    let player = found
+        .scenario
+        .player_in(config, copied, Timestamp(i64::MIN));
+    let mut player = player.map_err(|why| CommandError::because(why.to_string()))?;
+    play(found, &mut player)
+}
+
+/// What an event did.
+struct EventAccount {
+    line: usize,
+    seconds: i64,
+    event: &'static str,
+    /// The event in words.
+    what: String,
+    /// None if the event is only asked about.
+    result: Option<EventResult>,
+    /// The reason why an impression was not saved.
+    not_saved: Option<&'static str>,
+    explanation: Option<Explanation>,
+    of_share: bool,
+    /// Every filter that was charged, with its balance before.
+    charged: Vec<(FilterBalance, Balance)>,
+}
+
+/// Plays the events of a scenario, and gives an account of each.
+fn play<S: Storage<Error: std::error::Error>>(
+    found: &ExplainableScenario,
+    player: &mut ScenarioPlayer<S>,
+) -> Result<Vec<EventAccount>, CommandError> {
+    let store = |error: S::Error| CommandError::because(error.to_string());
+    let mut accounts = Vec::new();
+    let events = found.scenario.events.iter().zip(&found.lines);
+    for ((event, &line), &only_asked) in events.zip(&found.only_asked) {
+        let before = budgets(player).map_err(store)?;
+        let explanation = event.explain(player);
+        let result = match only_asked {
+            true => None,
+            false => Some(event.play(player).map_err(store)?),
+        };
+        let mut charged = Vec::new();
+        for (key, budget) in budgets(player).map_err(store)? {
+            let old = before.get(&key).map_or_else(
+                || Balance {
+                    consumed: bigbird::MicroEpsilon::ZERO,
+                    ..budget.balance
+                },
+                |old| old.balance,
+            );
+            if old.consumed != budget.balance.consumed {
+                charged.push((budget, old));
+            }
         }
+        let not_saved = match (&event.request, &result) {
+            (AgentRequest::SaveImpression { .. }, Some(EventResult::Done)) => {
+                not_saved(player).map_err(store)?
+            }
+            _ => None,
+        };
+        accounts.push(EventAccount {
+            line,
+            seconds: event.seconds,
+            event: event.request.name(),
+            what: what(event),
+            not_saved,
+            explanation: explanation.filter(|_| !matches!(result, Some(EventResult::Error(_)))),
+            of_share: matches!(event.request, AgentRequest::TakeShare { .. }),
+            result,
+            charged,
+        });
     }
-    Ok(())
+    Ok(accounts)
+}
+
+/// The reason why the impression that was just saved is not stored, if it is not.
+fn not_saved<S: Storage>(player: &mut ScenarioPlayer<S>) -> Result<Option<&'static str>, S::Error> {
+    let (entries, _) = player.agent.history(None, None, 1)?;
+    let outcome = entries
+        .first()
+        .map(|entry| history_json(entry)["outcome"].take());
+    Ok(match outcome.as_ref().and_then(Value::as_str) {
+        Some("domainCap") => Some(
+            "not saved: its user action had already involved as many sites as the domain cap \
+             allows",
+        ),
+        Some("closed") => Some("not saved: the user cleared this epoch"),
+        _ => None,
+    })
 }
 
 const MARGIN: &str = "              ";
 
+/// A text in lines of at most 100 columns, each behind a margin.
+pub(crate) fn wrapped(words: &str, margin: &str) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for word in words.split(' ') {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width <= 100 {
+            text.push(' ');
+            column += 1 + width;
+        } else {
+            text.push_str(if column > 0 { "\n" } else { "" });
+            text.push_str(margin);
+            column = margin.chars().count() + width;
+        }
+        text.push_str(word);
+    }
+    text + "\n"
+}
+
+/// A time, as a date if it is one of our days.
+fn when(seconds: i64) -> String {
+    match seconds.abs() < 100_000_000 {
+        true => format!("{seconds:>10} s"),
+        false => date(Timestamp(seconds.saturating_mul(1000))),
+    }
+}
+
+impl EventAccount {
+    fn tell(&self, text: &mut String) -> std::fmt::Result {
+        writeln!(text, "\n{}  {}", when(self.seconds), self.what)?;
+        match &self.result {
+            None => writeln!(text, "{MARGIN}only asked about, not played")?,
+            Some(EventResult::Done) => {}
+            Some(EventResult::Report(histogram, _)) => {
+                writeln!(text, "{MARGIN}report {histogram:?}")?;
+            }
+            Some(EventResult::Shared(shared, _)) => writeln!(text, "{MARGIN}shared as {shared}")?,
+            Some(EventResult::Error(error)) => writeln!(text, "{MARGIN}{error}")?,
+        }
+        if let Some(why) = self.not_saved {
+            writeln!(text, "{MARGIN}{why}")?;
+        }
+        if let Some(explanation) = &self.explanation {
+            text.push_str(&wrapped(&explanation.sentence(), MARGIN));
+            tell_why(text, explanation, self.of_share)?;
+        }
+        for (budget, before) in &self.charged {
+            writeln!(
+                text,
+                "{MARGIN}epoch {}: {budget}: {} → {} of {}",
+                budget.epoch, before.consumed, budget.balance.consumed, budget.balance.capacity
+            )?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let mut fields = json!({
+            "line": self.line,
+            "seconds": self.seconds,
+            "event": self.event,
+            "words": self.what,
+        });
+        match &self.result {
+            None | Some(EventResult::Done) => {}
+            Some(EventResult::Report(histogram, _)) => fields["histogram"] = json!(histogram),
+            Some(EventResult::Shared(shared, _)) => fields["shared"] = json!(shared),
+            Some(EventResult::Error(error)) => fields["error"] = json!(error.to_string()),
+        }
+        if let Some(why) = self.not_saved {
+            fields["notSaved"] = json!(why);
+        }
+        if let Some(explanation) = &self.explanation {
+            let answer = AgentAnswer::explanation(explanation, true);
+            fields["explanation"] = answer.get("explanation").cloned().unwrap_or_default();
+        }
+        let charged = self.charged.iter().map(|(budget, before)| {
+            let mut fields = budget_json(budget);
+            fields["before"] = json!(before.consumed.get());
+            fields
+        });
+        fields["charged"] = charged.collect();
+        fields
+    }
+}
+
 /// Explains a report, epoch by epoch. Epochs in which nothing matched are left out.
 fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std::fmt::Result {
     if !explanation.enabled {
-        return writeln!(text, "{MARGIN}the API is disabled");
+        return Ok(());
     }
     match (explanation.readable_from, &explanation.closed) {
         (Some(epoch), Some(site)) => {
@@ -158,7 +573,7 @@ fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std
     }
     let matched = explanation.epochs.iter().any(|epoch| epoch.matched > 0);
     if !matched && explanation.cause.is_none() {
-        return writeln!(text, "{MARGIN}no impression matches");
+        return tell_unmatched(text, explanation);
     }
     for epoch in explanation.epochs.iter().filter(|epoch| !capped(epoch)) {
         let Fate::Dropped(cause) = epoch.fate else {
@@ -189,6 +604,32 @@ fn tell_why(text: &mut String, explanation: &Explanation, of_share: bool) -> std
             }
             None => {}
         }
+    }
+    Ok(())
+}
+
+/// Says why the newest impressions do not match.
+fn tell_unmatched(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
+    if explanation.unmatched.is_empty() {
+        return match explanation.readable_from {
+            None => writeln!(text, "{MARGIN}no impression is stored"),
+            Some(_) => Ok(()),
+        };
+    }
+    writeln!(
+        text,
+        "{MARGIN}no impression matches; the newest ones do not, because:"
+    )?;
+    for impression in &explanation.unmatched {
+        let at = when(impression.timestamp.0.div_euclid(1000));
+        writeln!(
+            text,
+            "{MARGIN}  {} at {}, bucket {}:",
+            impression.site,
+            at.trim_start(),
+            impression.histogram_index,
+        )?;
+        writeln!(text, "{MARGIN}    {}", impression.reason())?;
     }
     Ok(())
 }
@@ -262,10 +703,11 @@ fn what(event: &ScenarioEvent) -> String {
 }
 
 /// Every filter that was charged, by epoch and name.
-fn budgets(player: &mut ScenarioPlayer<MemoryStore>) -> BTreeMap<(i64, String), Balance> {
-    let Ok(budgets) = player.agent.filter_balances();
-    let named = budgets.into_iter();
-    named
-        .map(|budget| ((budget.epoch, budget.to_string()), budget.balance))
-        .collect()
+fn budgets<S: Storage>(
+    player: &mut ScenarioPlayer<S>,
+) -> Result<BTreeMap<(i64, String), FilterBalance>, S::Error> {
+    let budgets = player.agent.filter_balances()?.into_iter();
+    Ok(budgets
+        .map(|budget| ((budget.epoch, budget.to_string()), budget))
+        .collect())
 }

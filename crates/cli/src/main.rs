@@ -10,6 +10,7 @@ mod dap;
 mod demo;
 mod example;
 mod explain;
+mod headers;
 mod keys;
 mod lab;
 mod machine;
@@ -79,8 +80,10 @@ enum Command {
     /// Show, check, back up or reset the store file of a user agent
     #[command(subcommand)]
     Store(store::StoreCommand),
-    /// Play one scenario and print what each event did, and why reports are null
+    /// Play events and print what each of them did, and why reports are null
     Explain(explain::ExplainArgs),
+    /// Check Save-Impression and Measure-Conversion headers, and say what they mean
+    Headers(headers::HeadersArgs),
 }
 
 fn main() -> ExitCode {
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Conformance(args) => conformance::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Headers(args) => headers::run(&args),
         Command::Simulate(args) => lab::simulate::run(&args),
         Command::Tune(args) => lab::tune::run(&args),
         Command::Plan(args) => lab::plan::run(&args),

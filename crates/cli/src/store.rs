@@ -383,7 +383,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// A point in time as a date and a time of day, in UTC.
-fn date(moment: Timestamp) -> String {
+pub(crate) fn date(moment: Timestamp) -> String {
     let seconds = moment.0.div_euclid(1000);
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Converts days to a date of the Gregorian calendar, which is extended to all times. Here years

@@ -113,7 +113,7 @@ pub struct VectorError {
 }
 
 impl VectorError {
-    fn new(at: impl fmt::Display, why: impl fmt::Display) -> Self {
+    pub(crate) fn new(at: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self {
             at: at.to_string(),
             why: why.to_string(),

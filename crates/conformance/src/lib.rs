@@ -16,16 +16,19 @@
 //! |---|---|
 //! | read files | [`read`], [`VectorCase::parse`] |
 //! | run cases on a store of your own | [`VectorCase::run_on`], [`Tally`] |
+//! | read events that somebody wrote to ask why | [`read_lenient`] |
 //! | play a scenario step by step | [`Scenario::player_on`], [`ScenarioEvent`] |
 #![forbid(unsafe_code)]
 
 mod case;
 mod files;
+mod lenient;
 mod scenario;
 mod tally;
 
 pub use case::{CreditCase, HeaderCase, Mismatch, SiteCase, VectorCase};
 pub use files::{VectorError, read, read_lines, read_w3c};
+pub use lenient::{EventDefaults, ExplainableScenario, read_lenient};
 pub use scenario::{
     EventResult, ExpectedAnswer, RunError, Scenario, ScenarioConfig, ScenarioEvent, ScenarioPlayer,
     ScriptedRandomness,

@@ -13,7 +13,8 @@ use bigbird_user_agent::{
     AgentError, AggregationProtocol, ApiError, Config, Explanation, Limits, MemoryStore,
     Randomness, SharedConversion, Storage, UserAgent,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::case::Mismatch;
@@ -34,7 +35,7 @@ pub struct Scenario {
 }
 
 /// The configuration of the user agent of a scenario.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScenarioConfig {
     aggregation_services: BTreeMap<String, String>,
@@ -103,6 +104,53 @@ impl ScenarioConfig {
     /// If the text is not JSON, or a key is missing.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
+    }
+
+    /// The configuration of a user agent, in which epochs begin in the middle of one and credit is
+    /// rounded at one half.
+    pub(crate) fn of(config: &Config, aggregation_services: BTreeMap<String, String>) -> Self {
+        let capacities = config.policy.capacities();
+        let amount = |capacity: Capacity| {
+            capacity
+                .amount()
+                .map_or(u64::from(u32::MAX), MicroEpsilon::get)
+        };
+        let limits = &config.limits;
+        Self {
+            aggregation_services,
+            epoch_start: 0.5,
+            fairly_allocate_credit_fraction: 0.5,
+            global_privacy_budget_per_epoch: amount(capacities.global_budget),
+            impression_site_quota_per_epoch: amount(capacities.impression_site_quota),
+            per_site_privacy_budget: amount(capacities.querier_budget),
+            privacy_budget_epoch_days: config.epoch_days,
+            max_lookback_days: limits.max_lookback_days,
+            max_histogram_size: limits.max_histogram_size,
+            max_credit_size: limits.max_credit_size,
+            max_match_values: limits.max_match_values,
+            max_conversion_sites_per_impression: limits.max_conversion_sites_per_impression,
+            max_conversion_callers_per_impression: limits.max_conversion_callers_per_impression,
+            max_impression_sites_for_conversion: limits.max_impression_sites_for_conversion,
+            max_impression_callers_for_conversion: limits.max_impression_callers_for_conversion,
+            conversion_site_quota_per_epoch: None,
+            domain_cap: None,
+            activation_seconds: None,
+            impressions_per_epoch: None,
+            max_shared_conversions: None,
+        }
+    }
+
+    /// The configuration as JSON. A key without a value is null.
+    pub(crate) fn to_json(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        }
+    }
+
+    /// The aggregation services.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &str> {
+        self.aggregation_services.keys().map(String::as_str)
     }
 
     fn config(&self, profile: Profile) -> Result<Config, RunError> {
@@ -176,12 +224,23 @@ impl ScenarioConfig {
 }
 
 /// A source of randomness that returns the numbers that a scenario prescribes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ScriptedRandomness {
     epoch_start: f64,
     credit: f64,
     draws: std::vec::IntoIter<f64>,
     handle: Option<SharedConversion>,
+}
+
+impl ScriptedRandomness {
+    fn of(config: &ScenarioConfig) -> Self {
+        Self {
+            epoch_start: config.epoch_start,
+            credit: config.fairly_allocate_credit_fraction,
+            draws: Vec::new().into_iter(),
+            handle: None,
+        }
+    }
 }
 
 impl Randomness for ScriptedRandomness {
@@ -271,12 +330,8 @@ impl Scenario {
         let Some(config) = &self.config else {
             return Err(RunError::new("the scenario has no `config`; add one"));
         };
-        let prescribed = || ScriptedRandomness {
-            epoch_start: config.epoch_start,
-            credit: config.fairly_allocate_credit_fraction,
-            draws: Vec::new().into_iter(),
-            handle: None,
-        };
+        let scripted = ScriptedRandomness::of(config);
+        let prescribed = || scripted.clone();
         let fraction = config.epoch_start;
         let activation_ms = config.activation_seconds.map(|s| s.saturating_mul(1000));
         let mut config = config.config(profile)?;
@@ -290,6 +345,26 @@ impl Scenario {
         let agent = UserAgent::new(config, storage()?, prescribed(), Timestamp(0));
         let agent = agent.map_err(|error| RunError::caused_by(&error))?;
         Ok(Player::new(agent, activation_ms))
+    }
+
+    /// A player for the scenario on a store that may have been used, whose user agent has another
+    /// configuration than the scenario's.
+    ///
+    /// # Errors
+    /// If the configuration is invalid, or the store failed.
+    pub fn player_in<S: Storage>(
+        &self,
+        config: Config,
+        storage: S,
+        now: Timestamp,
+    ) -> Result<ScenarioPlayer<S>, RunError> {
+        let randomness = match &self.config {
+            Some(config) => ScriptedRandomness::of(config),
+            None => return Err(RunError::new("the scenario has no `config`; add one")),
+        };
+        let agent = UserAgent::new(config, storage, randomness, now);
+        let agent = agent.map_err(|error| RunError::caused_by(&error))?;
+        Ok(Player::new(agent, None))
     }
 
     /// The time from which the draft chooses the start of epochs. This is the time of the first

@@ -4,14 +4,18 @@
 use std::fs;
 use std::path::Path;
 
-use bigbird_conformance::VectorCase;
+use bigbird_conformance::{EventDefaults, VectorCase, read_lenient};
 
 /// The examples of `docs/vectors.md` are cases that pass.
 #[test]
 fn the_documented_examples_pass() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vectors.md");
     let text = fs::read_to_string(page).unwrap();
-    let examples: Vec<&str> = text.lines().filter(|line| line.starts_with('{')).collect();
+    let (vectors, to_explain) = text.split_once("## Files for explain").unwrap();
+    let examples: Vec<&str> = vectors
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .collect();
     assert_eq!(examples.len(), 4);
     for line in examples {
         assert_eq!(
@@ -20,6 +24,47 @@ fn the_documented_examples_pass() {
             "{line}"
         );
     }
+    let events: Vec<&str> = to_explain
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .collect();
+    let defaults = EventDefaults {
+        config: None,
+        seconds: 0,
+        buckets: 1,
+    };
+    let [found] = &read_lenient("page", &events.join("\n"), defaults).unwrap()[..] else {
+        panic!("{events:?}");
+    };
+    let mut player = found.scenario.player(None).unwrap();
+    let results = found
+        .scenario
+        .events
+        .iter()
+        .map(|it| it.play(&mut player).unwrap().to_string());
+    assert_eq!(results.collect::<Vec<_>>(), ["success", "[0, 0, 1]"]);
+}
+
+/// What is filled in for `explain` changes nothing where everything is given.
+#[test]
+fn our_scenarios_are_read_leniently_too() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors");
+    let defaults = EventDefaults {
+        config: None,
+        seconds: 7,
+        buckets: 3,
+    };
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        for found in read_lenient("file", &text, defaults).unwrap() {
+            let mut player = found.scenario.player(None).unwrap();
+            let mismatches = found.scenario.run_on(&mut player);
+            assert_eq!(mismatches, Ok(Vec::new()), "{}", found.scenario.name);
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count}");
 }
 
 /// A vector with a wrong expectation fails.

@@ -220,6 +220,12 @@ impl ImpressionCall {
         u32::try_from(names).unwrap_or(u32::MAX).saturating_add(1)
     }
 
+    /// The number of days for which the impression can match: the one that the page asked for, or
+    /// the most that the user agent allows.
+    pub fn lifetime_days(&self) -> u32 {
+        self.valid.lifetime_days
+    }
+
     /// The top-level site.
     pub fn site(&self) -> &Site {
         &self.caller.site
@@ -302,6 +308,12 @@ impl ConversionCall {
     /// The top-level site.
     pub fn site(&self) -> &Site {
         &self.caller.site
+    }
+
+    /// The number of days that the conversion looks back: the one that the page asked for, or the
+    /// most that the user agent allows.
+    pub fn lookback_days(&self) -> u32 {
+        self.valid.lookback_days
     }
 
     /// The envelope of its report.

@@ -68,6 +68,11 @@ pub struct RangeError {
 }
 
 impl RangeError {
+    /// The name of the option, or words that contain it.
+    pub const fn option(&self) -> &'static str {
+        self.option
+    }
+
     pub(crate) fn new(
         option: &'static str,
         allowed: impl Into<String>,

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use bigbird::{
-    AttributionQuery, Cause, Check, Decision, Epsilon, Fate, Filter, FilterKind, Histogram, Limit,
-    MicroEpsilon, Query as _, UserAction,
+    AttributionQuery, Cause, Check, Decision, Fate, Filter, FilterKind, Histogram, Limit,
+    MicroEpsilon, Obstacle, Query as _, Timestamp, UserAction,
 };
 
 use crate::history::{EpochAccount, ExplanationRecord, FilterAccount};
@@ -37,6 +37,64 @@ pub struct Explanation {
     pub cause: Option<Cause>,
     /// An explanation of each epoch, oldest first.
     pub epochs: Vec<EpochExplanation>,
+    /// The newest stored impressions, if none matched, each with the reason.
+    pub unmatched: Vec<UnmatchedImpression>,
+}
+
+/// A stored impression that did not match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnmatchedImpression {
+    /// The site that showed the ad.
+    pub site: Site,
+    /// The moment when it was saved.
+    pub timestamp: Timestamp,
+    /// The epoch of that moment.
+    pub epoch: i64,
+    /// Its bucket.
+    pub histogram_index: u32,
+    /// Its match value.
+    pub match_value: u32,
+    /// The reason why it did not match.
+    pub obstacle: Obstacle,
+}
+
+impl UnmatchedImpression {
+    /// The most that an explanation lists.
+    pub(crate) const LISTED: usize = 5;
+
+    /// The reason in words, in which `it` is the impression.
+    pub fn reason(&self) -> String {
+        match self.obstacle {
+            Obstacle::OutsideWindow => {
+                format!(
+                    "it is of epoch {}, which the conversion does not read",
+                    self.epoch
+                )
+            }
+            Obstacle::SavedLater => "it was saved after the conversion".to_owned(),
+            Obstacle::BeforeLookback => {
+                "it was saved before the lookback of the conversion (lookbackDays)".to_owned()
+            }
+            Obstacle::Expired => "it had expired (its lifetimeDays)".to_owned(),
+            Obstacle::ConversionSite => {
+                "it allows other conversion sites only (its conversionSites)".to_owned()
+            }
+            Obstacle::Caller => "it allows other callers only (its conversionCallers)".to_owned(),
+            Obstacle::ImpressionSite => {
+                "the conversion asks for ads on other sites (impressionSites)".to_owned()
+            }
+            Obstacle::ImpressionCaller => {
+                "the conversion asks for ads that other sites saved (impressionCallers)".to_owned()
+            }
+            Obstacle::MatchValue => format!(
+                "its match value {} is not among those of the conversion (matchValues)",
+                self.match_value
+            ),
+            Obstacle::OwnAction => {
+                "the same user action saved it, and an action cannot measure its own ads".to_owned()
+            }
+        }
+    }
 }
 
 /// The reason why a share is refused as a whole. Such a share is null and costs nothing.
@@ -141,6 +199,7 @@ impl Explanation {
             report,
             cause: None,
             epochs: Vec::new(),
+            unmatched: Vec::new(),
         }
     }
 
@@ -154,6 +213,12 @@ impl Explanation {
             (None, None) if self.nothing_readable() => Some("cleared"),
             (None, None) => None,
         }
+    }
+
+    /// The largest epsilon with which no epoch would have been dropped, if epochs were dropped and
+    /// there is one.
+    pub fn largest_epsilon(&self) -> Option<MicroEpsilon> {
+        ExplanationRecord::from(self.clone()).largest_epsilon()
     }
 
     /// The explanation in one sentence, for the user.
@@ -216,6 +281,7 @@ impl Explanation {
             cause: decision.first_cause(),
             report,
             epochs,
+            unmatched: Vec::new(),
         })
     }
 
@@ -234,7 +300,11 @@ impl Explanation {
         for (at, epoch) in explained.epochs.iter_mut().enumerate() {
             let refused = matches!(epoch.fate, Fate::Dropped(Cause::Filter(_)));
             if search && refused {
-                epoch.largest_epsilon = largest_epsilon(query, at, &mut run)?;
+                epoch.largest_epsilon = query.largest_epsilon(|query| {
+                    let (_, decision) = run(query)?;
+                    let fate = decision.epochs().nth(at).map(|epoch| epoch.fate);
+                    Ok(fate == Some(Fate::Passed))
+                })?;
             }
         }
         Ok(explained)
@@ -287,28 +357,4 @@ impl From<FilterExplanation> for FilterAccount {
 /// The name of a cause in JSON.
 fn cause_name(cause: Cause) -> &'static str {
     cause.limit().map_or("pruned", Limit::key)
-}
-
-/// The largest epsilon, in µε, with which the epoch at a place in the window passes. Losses grow
-/// with epsilon, so a binary search finds the value.
-fn largest_epsilon<E>(
-    query: &AttributionQuery,
-    at: usize,
-    run: &mut dyn FnMut(&AttributionQuery) -> Result<DryRun, E>,
-) -> Result<Option<MicroEpsilon>, E> {
-    let (mut fits, mut too_large) = (0, query.epsilon().micro().get());
-    while too_large - fits > 1 {
-        let middle = MicroEpsilon::new(fits + (too_large - fits) / 2);
-        let Ok(epsilon) = Epsilon::new(middle.to_epsilon()) else {
-            break;
-        };
-        let (_, decision) = run(&query.with_epsilon(epsilon))?;
-        let passed = decision.epochs().nth(at).map(|epoch| epoch.fate) == Some(Fate::Passed);
-        if passed {
-            fits = middle.get();
-        } else {
-            too_large = middle.get();
-        }
-    }
-    Ok((fits > 0).then_some(MicroEpsilon::new(fits)))
 }

@@ -11,6 +11,97 @@ use url::Url;
 
 use crate::options::{ConversionOptions, ImpressionOptions};
 
+/// The headers that call the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiHeader {
+    /// `Save-Impression`.
+    SaveImpression,
+    /// `Measure-Conversion`.
+    MeasureConversion,
+}
+
+impl ApiHeader {
+    /// Both headers.
+    pub const ALL: [Self; 2] = [Self::SaveImpression, Self::MeasureConversion];
+
+    /// The name of the header.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SaveImpression => "Save-Impression",
+            Self::MeasureConversion => "Measure-Conversion",
+        }
+    }
+
+    /// The header with this name, in capital or small letters.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|header| header.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The keys that the header can have. Others are ignored.
+    pub const fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::SaveImpression => &[
+                "histogram-index",
+                "match-value",
+                "conversion-sites",
+                "conversion-callers",
+                "lifetime-days",
+                "priority",
+            ],
+            Self::MeasureConversion => &[
+                "aggregation-service",
+                "histogram-size",
+                "report-url",
+                "epsilon",
+                "lookback-days",
+                "match-values",
+                "impression-sites",
+                "impression-callers",
+                "credit",
+                "value",
+                "max-value",
+            ],
+        }
+    }
+}
+
+/// A key of a header, with its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderKey {
+    /// The key.
+    pub key: String,
+    /// The place of the key in the header, in bytes.
+    pub at: usize,
+}
+
+/// The keys of a header that is a structured-field dictionary, in order. If a key is there several
+/// times, the last one counts.
+pub fn header_keys(header: &[u8]) -> Vec<HeaderKey> {
+    let mut keys = Vec::new();
+    let (mut in_string, mut escaped, mut begins) = (false, false, true);
+    for (at, byte) in header.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' if !in_string => begins = true,
+            byte if begins && !byte.is_ascii_whitespace() => {
+                let rest = &header[at..];
+                let ends = |byte: &u8| matches!(byte, b'=' | b';' | b',' | b' ' | b'\t');
+                let key = rest.split(ends).next().unwrap_or_default();
+                keys.push(HeaderKey {
+                    key: String::from_utf8_lossy(key).into_owned(),
+                    at,
+                });
+                begins = false;
+            }
+            _ => {}
+        }
+    }
+    keys
+}
+
 /// Parses a `Save-Impression` header.
 ///
 /// # Errors
@@ -154,6 +245,8 @@ pub enum HeaderError {
     Syntax {
         /// The message of the parser.
         why: String,
+        /// The place of the error in the header, in bytes, if it is at one.
+        at: Option<usize>,
     },
     /// A required key is missing.
     #[error("the header lacks the required key {key}")]
@@ -236,6 +329,7 @@ fn dictionary(header: &[u8]) -> Result<Dictionary, HeaderError> {
     let parsed = Parser::new(header).parse::<Dictionary>();
     parsed.map_err(|error| HeaderError::Syntax {
         why: error.to_string(),
+        at: error.index(),
     })
 }
 
@@ -377,6 +471,49 @@ mod tests {
         );
         let long = parse_save_impression(b"histogram-index=1, lifetime-days=999999999999999");
         assert_eq!(long.unwrap().lifetime_days, 999_999_999_999_999);
+    }
+
+    /// Every key is one that the parser reads, and the parser reads no other: a wrong value of it
+    /// is an error.
+    #[test]
+    fn the_keys_are_those_that_are_read() {
+        let base = Url::parse("https://shop.example/").unwrap();
+        let error = |header, text: &str| match header {
+            ApiHeader::SaveImpression => parse_save_impression(text.as_bytes()).err(),
+            ApiHeader::MeasureConversion => parse_measure_conversion(text.as_bytes(), &base).err(),
+        };
+        for header in ApiHeader::ALL {
+            let complete = match header {
+                ApiHeader::SaveImpression => "histogram-index=1",
+                ApiHeader::MeasureConversion => {
+                    "aggregation-service=\"a\", histogram-size=1, report-url=\"/\""
+                }
+            };
+            assert_eq!(
+                ApiHeader::from_name(&header.name().to_lowercase()),
+                Some(header)
+            );
+            let every = header.keys().iter().chain(&["other-key"]);
+            for key in every {
+                let wrong = error(header, &format!("{complete}, {key}=?0"));
+                match wrong {
+                    Some(HeaderError::Value { key: named, .. }) => assert_eq!(named, *key),
+                    other => assert_eq!((other, *key), (None, "other-key")),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_have_places() {
+        let header = b"a=\"x, \\\"y=1\", bc;p=1,\td=(\"z\" \",\"), a=2";
+        let keys: Vec<_> = header_keys(header)
+            .into_iter()
+            .map(|it| (it.key, it.at))
+            .collect();
+        let expected = [("a", 0), ("bc", 16), ("d", 24), ("a", 36)];
+        assert_eq!(keys, expected.map(|(key, at)| (key.to_owned(), at)));
+        assert_eq!(header_keys(b""), []);
     }
 
     #[test]

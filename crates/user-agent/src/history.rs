@@ -322,8 +322,8 @@ impl ExplanationRecord {
             false => "The report",
         };
         if !self.any_passed() {
-            let why = self.reason();
-            return format!("{subject} was null, because {why}.");
+            let (why, fitting) = (self.reason(), self.fitting());
+            return format!("{subject} was null, because {why}{fitting}.");
         }
         let passed: Vec<_> = self.epochs.iter().filter(|epoch| epoch.passed).collect();
         let ads = match passed.iter().map(|epoch| epoch.matched).sum::<usize>() {
@@ -342,8 +342,11 @@ impl ExplanationRecord {
             .map(|epoch| epoch.epoch)
             .collect();
         if !dropped.is_empty() {
-            let why = self.reason();
-            sentence += &format!("; {} added nothing, because {why}", epochs(&dropped));
+            let (why, fitting) = (self.reason(), self.fitting());
+            sentence += &format!(
+                "; {} added nothing, because {why}{fitting}",
+                epochs(&dropped)
+            );
         }
         sentence + "."
     }
@@ -374,19 +377,41 @@ impl ExplanationRecord {
             (_, Some(limit @ Limit::DomainCap)) => {
                 format!("the user action had already involved as many sites as the {limit} allows")
             }
-            (_, Some(limit)) => self.shortfall(limit),
+            (_, Some(limit)) => self.spent(limit),
             (other, None) => format!("of {other}"),
         }
     }
 
-    /// The filter of a limit that could not pay, in words. It is the one of the latest epoch.
-    fn shortfall(&self, limit: Limit) -> String {
-        let short = |filter: &&FilterAccount| filter.limit == limit && filter.short_by() > 0;
-        let found = self.epochs.iter().rev().find_map(|epoch| {
-            let filter = epoch.filters.iter().find(short)?;
-            Some((epoch.epoch, filter))
-        });
-        let Some((epoch, filter)) = found else {
+    /// The filter to name as the reason, with its epoch. History keeps no decision, so this is
+    /// [`Decision::drop_reason`](bigbird::Decision::drop_reason) on what it keeps.
+    pub(crate) fn shortfall(&self) -> Option<(i64, &FilterAccount)> {
+        let cause = self.cause.as_deref()?;
+        let mut dropped = self.epochs.iter().rev();
+        let epoch = dropped.find(|epoch| epoch.cause.as_deref() == Some(cause))?;
+        let is_short =
+            |filter: &&FilterAccount| filter.limit.key() == cause && filter.short_by() > 0;
+        Some((epoch.epoch, epoch.filters.iter().find(is_short)?))
+    }
+
+    /// The largest epsilon with which no epoch would have been dropped, if that was searched for
+    /// and there is one.
+    pub(crate) fn largest_epsilon(&self) -> Option<MicroEpsilon> {
+        let dropped = self.epochs.iter().filter(|epoch| epoch.cause.is_some());
+        let fitting: Option<Vec<_>> = dropped.map(|epoch| epoch.largest_epsilon).collect();
+        fitting?.into_iter().min()
+    }
+
+    /// The epsilon that would have fitted, as the end of a sentence.
+    fn fitting(&self) -> String {
+        match self.largest_epsilon() {
+            Some(epsilon) => format!("; an epsilon of {epsilon} or less would have fitted"),
+            None => String::new(),
+        }
+    }
+
+    /// The filter of a limit that could not pay, in words.
+    fn spent(&self, limit: Limit) -> String {
+        let Some((epoch, filter)) = self.shortfall() else {
             return format!("the {limit} was spent");
         };
         let words = filter.words();

@@ -79,11 +79,14 @@ pub use call::{Action, Call, ConversionCall, ImpressionCall, PageCall, QuerierRo
 pub use clock::{Era, Rules, Timeline};
 pub use config::{Config, EpochStart};
 pub use error::{AgentError, ApiError, NotAllowed, RangeError, TooManyReports};
-pub use explanation::{EpochExplanation, Explanation, FilterExplanation, ShareRefusal};
+pub use explanation::{
+    EpochExplanation, Explanation, FilterExplanation, ShareRefusal, UnmatchedImpression,
+};
 pub use gate::Gate;
 pub use headers::{
-    Allowlist, HeaderError, PolicyDeclarations, parse_clear_site_data, parse_measure_conversion,
-    parse_permissions_policy, parse_save_impression,
+    Allowlist, ApiHeader, HeaderError, HeaderKey, PolicyDeclarations, header_keys,
+    parse_clear_site_data, parse_measure_conversion, parse_permissions_policy,
+    parse_save_impression,
 };
 pub use history::{HistoryEntry, HistoryKey, HistoryKind};
 pub use memory::{MemoryStore, MemoryTransaction};

@@ -150,6 +150,13 @@ pub struct SiteError {
     why: SiteProblem,
 }
 
+impl SiteError {
+    /// The beginning of the input that has no site.
+    pub fn input(&self) -> &str {
+        &self.input
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 enum SiteProblem {
     #[error("it is not a host; use a name such as news.example, without scheme, port or path")]

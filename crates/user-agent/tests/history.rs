@@ -4,7 +4,7 @@
 
 mod common;
 
-use bigbird::{Profile, Timestamp};
+use bigbird::{MicroEpsilon, Profile, Timestamp};
 use bigbird_user_agent::protocol::{
     AgentRequest, PlayResult, Player, history_json, impression_json,
 };
@@ -97,10 +97,20 @@ fn an_entry_tells_what_happened_and_why() {
         "The report was null, because it asked for 0.75 epsilon, and only 0.25 of the 1 epsilon of \
          shop.example's querier budget was left in epoch 0."
     );
-    // The explanation is the one that the user would have got just before.
+    // The explanation is the one that the user would have got just before, which also searched for
+    // the epsilon that would have fitted.
     let bought = call("shop.example", 9, 60);
     let explained = agent.explain(&bought, &options(0.75)).unwrap();
-    assert_eq!(explained.sentence(), spent["sentence"]);
+    assert_eq!(
+        explained.sentence(),
+        "The report was null, because it asked for 0.75 epsilon, and only 0.25 of the 1 epsilon of \
+         shop.example's querier budget was left in epoch 0; an epsilon of 0.25 or less would have \
+         fitted."
+    );
+    assert_eq!(
+        explained.largest_epsilon(),
+        Some(MicroEpsilon::new(250_000))
+    );
     assert_eq!(spent["explanation"]["cause"], "querierBudget");
     assert_eq!(shown(&mut agent, Some("ads.example")).len(), 1);
     assert_eq!(shown(&mut agent, Some("shop.example")).len(), 2);

@@ -1,5 +1,6 @@
 //! The commands of the laboratory.
 
+mod explain_log;
 pub(crate) mod plan;
 pub(crate) mod reproduce;
 pub(crate) mod simulate;

@@ -11,6 +11,7 @@ use bigbird_lab::evaluation::results::RunRecord;
 use bigbird_lab::workload::Workload;
 use serde_json::json;
 
+use super::explain_log;
 use super::source::WorkloadSource;
 use super::sweep::{Run, Sweep};
 use crate::progress::Bar;
@@ -25,6 +26,7 @@ does not have is ignored for that profile.
 
   bigbird simulate --scale 0.1 --profile big-bird,global-only --attacker none,random
   bigbird simulate --criteo-prepared DIR --impression-site-quota 1,2,3 --json
+  bigbird simulate --scale 0.01 --min-conversions-per-day 20 --epsilon 0.5 --explain why.csv
 
 Errors are RMSRE, the root of the mean squared relative error of a batch's buckets. A report is
 blocked if a limit withheld any part of it. It counts under the first limit that did. Shares of
@@ -122,6 +124,16 @@ pub(crate) struct SimulateArgs {
     /// It shows the error for each value of the parameter with the most values.
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
+    /// File to write one row for each report to, which says why it is what it is
+    ///
+    /// A .csv, .jsonl or .parquet file. Prints a summary by site instead of errors.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "figure"])]
+    explain: Option<PathBuf>,
+    /// Epsilon of a report of the largest value [default: the one that gives an error of 5%]
+    ///
+    /// It needs --explain.
+    #[arg(long, value_name = "EPSILON", requires = "explain")]
+    epsilon: Option<f64>,
     /// Print all runs with all batches as JSON
     #[arg(long)]
     json: bool,
@@ -175,6 +187,9 @@ impl FromStr for LimitValue {
 
 pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
     let experiments = args.experiments()?;
+    if let Some(to) = &args.explain {
+        return explain_log::run(&args.source, &experiments, args.epsilon, to, args.json);
+    }
     let mut bar = Bar::new();
     let (seeds, threads) = (&args.source.seed, args.source.threads());
     let count = experiments.len() * seeds.len() * threads.len();

@@ -16,6 +16,7 @@
 pub mod audience;
 pub mod batching;
 pub mod experiment;
+pub mod explanation;
 pub mod interval;
 pub mod laboratory;
 pub mod metrics;

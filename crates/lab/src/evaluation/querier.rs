@@ -16,8 +16,11 @@ pub struct QuerierOptions {
     pub batch_days: usize,
     /// The least number of reports in a batch.
     pub min_batch: usize,
-    /// The error that a querier wants from noise alone.
+    /// The error that a querier wants from noise alone. It decides the epsilon of reports, unless
+    /// that is given.
     pub target_error: f64,
+    /// The epsilon that every querier asks for when a conversion has its largest value.
+    pub epsilon: Option<f64>,
     /// τ: errors of buckets below this share of the batch are relative to this share instead of the
     /// bucket.
     pub tau: f64,
@@ -35,6 +38,7 @@ impl Default for QuerierOptions {
             batch_days: 10,
             min_batch: 5000,
             target_error: 0.05,
+            epsilon: None,
             tau: 0.05,
             noise: NoiseModel::Paper,
             all_visits: false,

@@ -175,7 +175,10 @@ impl SiteStats {
             conversions: self.conversions,
             a_day,
             batch,
-            noise_scale: noise_scale(worth, &shares, options.target_error, options.tau),
+            noise_scale: match options.epsilon {
+                Some(epsilon) => f64::from(self.max_value) / epsilon,
+                None => noise_scale(worth, &shares, options.target_error, options.tau),
+            },
             max_value: self.max_value,
             most_of_a_device: self.most_of_a_device,
         })

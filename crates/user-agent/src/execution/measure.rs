@@ -13,11 +13,11 @@ use super::record::conversion_body;
 use super::{ConversionQuery, Execution};
 use crate::agent::OwnWork;
 use crate::call::{ConversionCall, MeasurementKind};
-use crate::explanation::{Explanation, ShareRefusal};
+use crate::explanation::{Explanation, ShareRefusal, UnmatchedImpression};
 use crate::randomness::Randomness;
 use crate::shared::SharedConversion;
 use crate::site::Site;
-use crate::storage::{ChangeSet, StoredObject, View};
+use crate::storage::{ChangeSet, ListedRows, StoredObject, View, ViewRow};
 
 /// The result of a call that measures.
 #[derive(Default)]
@@ -216,11 +216,48 @@ impl<V: View<E>, E, R: Randomness> Execution<'_, V, E, R> {
             let report = (!shared).then_some(attributed.report);
             Ok((report, attributed.decision))
         })?;
+        let nothing =
+            explained.cause.is_none() && explained.epochs.iter().all(|it| it.matched == 0);
+        let unmatched = match nothing && search {
+            true => self.unmatched(&reading.query)?,
+            false => Vec::new(),
+        };
         Ok(Explanation {
             closed: reading.closed.clone(),
             share_refusal,
+            unmatched,
             ..explained
         })
+    }
+
+    /// The newest stored impressions that do not match a query, each with the reason.
+    fn unmatched(&self, query: &AttributionQuery) -> Result<Vec<UnmatchedImpression>, E> {
+        let rows = ListedRows::ImpressionsFrom(self.state.first_epoch);
+        let mut found = Vec::new();
+        let most = UnmatchedImpression::LISTED;
+        self.view.visit_last(rows, None, most, &mut |row| {
+            if let ViewRow::Impression(epoch, _, impression) = row
+                && epoch >= self.state.first_epoch
+                && let Some(obstacle) = query.obstacle(epoch, impression)
+            {
+                let unmatched = UnmatchedImpression {
+                    site: Site::from_stored(""),
+                    timestamp: impression.timestamp,
+                    epoch: epoch.0,
+                    histogram_index: impression.histogram_index,
+                    match_value: impression.match_value,
+                    obstacle,
+                };
+                found.push((row.place(), impression.site, unmatched));
+            }
+        })?;
+        found.sort_unstable_by_key(|(place, ..)| Reverse(*place));
+        let named = found.into_iter().map(|(_, id, unmatched)| {
+            let unknown = || Site::from_stored(format!("site {}", id.0));
+            let site = self.view.site(id)?.unwrap_or_else(unknown);
+            Ok(UnmatchedImpression { site, ..unmatched })
+        });
+        named.collect()
     }
 }
 

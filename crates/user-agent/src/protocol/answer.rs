@@ -15,7 +15,8 @@ use crate::config::Config;
 use crate::error::{AgentError, ApiError};
 use crate::explanation::Explanation;
 use crate::history::{
-    CallRecord, EpochAccount, ExplanationRecord, HistoryEntry, HistoryKind, RecordedCall,
+    CallRecord, EpochAccount, ExplanationRecord, FilterAccount, HistoryEntry, HistoryKind,
+    RecordedCall,
 };
 use crate::report::SealedReport;
 use crate::shared::SharedConversion;
@@ -57,6 +58,16 @@ impl AgentAnswer {
     /// The answer to a line that is not a request.
     pub fn malformed(why: &str) -> Self {
         Self::of(json!({"ok": false, "error": "MalformedRequest", "message": why}))
+    }
+
+    /// A field of the answer.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// The message of an answer that says what is wrong.
+    pub fn message(&self) -> Option<&str> {
+        self.0.get("message")?.as_str()
     }
 
     /// The answer to an invalid call, in the words of the W3C's tests.
@@ -178,6 +189,17 @@ impl AgentAnswer {
         if let Some(report) = explanation.report.as_ref().filter(|_| shows_histograms) {
             explained.set("histogram", json!(report.buckets()));
         }
+        let unmatched = explanation.unmatched.iter().map(|impression| {
+            json!({
+                "epoch": impression.epoch,
+                "time": seconds(impression.timestamp),
+                "site": impression.site.as_str(),
+                "histogramIndex": impression.histogram_index,
+                "matchValue": impression.match_value,
+                "why": impression.reason(),
+            })
+        });
+        explained.set("unmatched", unmatched.collect());
         let mut answer = Self::done();
         answer.set("explanation", Value::Object(explained.0));
         answer
@@ -384,38 +406,41 @@ pub fn impression_json(impression: &ListedImpression) -> Value {
 /// An explanation, of a call that was made or of one that would be made.
 fn explanation_json(explained: &ExplanationRecord, is_shared: bool) -> Value {
     let epochs: Vec<Value> = explained.epochs.iter().map(epoch_json).collect();
+    let shortfall = explained.shortfall();
     json!({
         "enabled": explained.enabled,
         "readableFrom": explained.readable_from,
         "closed": explained.closed,
         "cause": explained.cause,
         "sentence": explained.sentence(is_shared),
+        "shortfall": shortfall.map(|(epoch, filter)| filter_json(epoch, filter)),
+        "largestEpsilon": explained.largest_epsilon().map(MicroEpsilon::to_epsilon),
         "epochs": epochs,
     })
 }
 
+/// A filter that was asked to pay in an epoch.
+fn filter_json(epoch: i64, filter: &FilterAccount) -> Value {
+    let mut fields = json!({
+        "epoch": epoch,
+        "filter": filter.limit.key(),
+        "consumed": filter.consumed,
+        "capacity": filter.capacity,
+        "asked": filter.asked,
+        "shortBy": filter.short_by(),
+    });
+    if let Some(site) = &filter.site {
+        fields["site"] = json!(site.as_str());
+    }
+    if let Some(action) = filter.user_action {
+        fields["userAction"] = json!(action);
+    }
+    fields
+}
+
 fn epoch_json(epoch: &EpochAccount) -> Value {
-    let filters: Vec<Value> = epoch
-        .filters
-        .iter()
-        .map(|filter| {
-            let mut fields = json!({
-                "epoch": epoch.epoch,
-                "filter": filter.limit.key(),
-                "consumed": filter.consumed,
-                "capacity": filter.capacity,
-                "asked": filter.asked,
-                "shortBy": filter.short_by(),
-            });
-            if let Some(site) = &filter.site {
-                fields["site"] = json!(site.as_str());
-            }
-            if let Some(action) = filter.user_action {
-                fields["userAction"] = json!(action);
-            }
-            fields
-        })
-        .collect();
+    let filters = epoch.filters.iter();
+    let filters: Vec<Value> = filters.map(|it| filter_json(epoch.epoch, it)).collect();
     let mut fields = json!({
         "epoch": epoch.epoch,
         "matched": epoch.matched,
