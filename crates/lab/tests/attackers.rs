@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use bigbird::{FilterKind, Limit, Policy, Profile};
 use bigbird_lab::attack::attackers::{self, DrainConversionSite, DrainImpressionSite, Omniscient};
-use bigbird_lab::attack::{Attack, AttackStage, Attacker, HeardVisits, Quotas, Strength};
+use bigbird_lab::attack::{Attack, Attacker, HeardVisits, Quotas, Strategy, Strength};
 use bigbird_lab::evaluation::replay::{Observer, ReportRow, Scene};
 use bigbird_lab::evaluation::{Laboratory, QuerierOptions, RunResult};
 use bigbird_lab::workload::synthetic::{Population, Preset};
@@ -109,8 +109,8 @@ impl Attacker for Liar {
         }
     }
 
-    fn act(&self, stage: &mut AttackStage<'_>) {
-        Omniscient.act(stage);
+    fn strategy(&self, strength: &Strength) -> Box<dyn Strategy + '_> {
+        Omniscient.strategy(strength)
     }
 }
 
