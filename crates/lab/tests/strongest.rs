@@ -33,11 +33,9 @@ impl Numbers {
 fn device(numbers: &mut Numbers, epochs: u32) -> Workload {
     let (shops, papers) = (numbers.below(3) + 1, numbers.below(3) + 1);
     let names = |prefix: &str, count: u32| (0..count).map(|it| format!("{prefix}{it}")).collect();
-    let mut workload = Workload {
-        conversion_site_names: names("shop", shops),
-        impression_site_names: names("paper", papers),
-        ..Workload::default()
-    };
+    let mut workload = Workload::default();
+    workload.conversion_site_names = names("shop", shops);
+    workload.impression_site_names = names("paper", papers);
     let mut events: Vec<WorkloadEvent> = (0..numbers.below(40) + 1)
         .map(|row| {
             let minute = numbers.below(epochs * DAY);
@@ -154,14 +152,16 @@ impl Attacker for Chaotic {
                 stage.choose(count as usize, &mut pool, &mut list);
                 let max_value = stage.random_below(4) + 1;
                 let epsilon = f64::from(stage.random_below(40) + 1) / 10.0;
+                let value = stage.random_below(max_value) + 1;
                 let window = u32::from(stage.lookback_epochs()) + 1;
+                let lookback = stage.random_below(window);
                 stage.request_report(&AttackRequest {
                     conversion_site: page,
                     impression_sites: &list,
                     epsilon: Epsilon::new(epsilon).unwrap(),
-                    value: stage.random_below(max_value) + 1,
+                    value,
                     max_value,
-                    lookback_epochs: u16::try_from(stage.random_below(window)).unwrap(),
+                    lookback_epochs: u16::try_from(lookback).unwrap(),
                     ..stage.asking(sybil)
                 });
             }

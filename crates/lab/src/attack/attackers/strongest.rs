@@ -2,24 +2,27 @@
 
 use bigbird::{
     Arithmetic, Capacity, EpochIndex, Epsilon, Filter, GlobalCharging, MicroEpsilon,
-    OwnActionEvents, SaveResult,
+    OwnActionEvents, SaveResult, SiteId,
 };
 
-use crate::attack::{AttackImpression, AttackRequest, AttackStage, Attacker, Strategy, Strength};
+use crate::attack::{
+    AttackImpression, AttackRequest, AttackStage, Attacker, Quotas, SiteVisit, Strategy, Strength,
+};
 
 /// Takes as much from the global budgets of a device as an attacker with these Sybils can. It knows
 /// every balance of every epoch that a request can read. In each user action it leads the user to
 /// the Sybils that still can pay, as many as the domain cap admits, and takes from each epoch what
 /// is left there:
 ///
-/// * It asks for exactly the ε that the tightest filter still covers.
+/// * It asks for exactly the ε that the tightest filter still covers. By the rules of the draft, it
+///   asks for reports that say nothing, for which its queriers pay nothing.
 /// * It tags each impression with its epoch, so that a request reaches one epoch alone. Its window
-///   is as short as that epoch allows. Over the current epoch alone, a report costs its querier
-///   the least.
+///   is as short as that epoch allows, and admits its page to no other epochs.
 /// * It asks about one impression site at a time, so that no depleted quota makes a request fail,
 ///   and no rule for charging sites takes more from a quota than the epoch pays.
 /// * Every Sybil is embedded in the page of every other, so a page can pay what is left of its
 ///   conversion-site quota from several querier budgets.
+/// * If the domain cap has a place left, it saves an impression on the visited site as well.
 ///
 /// No other attacker takes more, device by device, if both hear of the same visits and own the same
 /// Sybils. Epochs have separate filters, impressions and admissions. Within one, honest reports can
@@ -33,6 +36,13 @@ pub struct Strongest;
 impl Attacker for Strongest {
     fn name(&self) -> &'static str {
         "strongest"
+    }
+
+    fn quotas(&self, strength: &Strength) -> Quotas {
+        Quotas {
+            impression_sites: strength.sybils.saturating_add(strength.impression_sites),
+            conversion_sites: strength.sybils,
+        }
     }
 
     fn strategy(&self, _: &Strength) -> Box<dyn Strategy + '_> {
@@ -76,11 +86,17 @@ impl Strategy for Plan {
             };
             self.turn = page + 1;
             if let Some(current) = self.epochs[..self.used].last_mut() {
-                current.save(stage, page);
+                current.save(stage, AttackImpression::on(stage.site_of(page)));
             }
             for epoch in &mut self.epochs[..self.used] {
                 epoch.take(stage, page);
             }
+        }
+        // The visited site has a quota, too. The domain cap refuses it if no place is left.
+        if let SiteVisit::Impression { site, .. } = stage.visit()
+            && let Some(current) = self.epochs[..self.used].last_mut()
+        {
+            current.save(stage, AttackImpression::embedded(0, site));
         }
     }
 }
@@ -102,7 +118,7 @@ impl Plan {
             self.used += 1;
         }
         for epoch in &mut self.epochs[..self.used] {
-            epoch.ready = epoch.saved.len();
+            epoch.ready = epoch.stock.len();
         }
     }
 
@@ -115,13 +131,14 @@ impl Plan {
         let epochs = &self.epochs[..self.used];
         let current = epochs.last()?;
         let rank = |page: u32| {
+            let site = stage.site_of(page);
             let (mut gain, mut later) = (0, 0);
             for epoch in epochs {
                 let left = epoch.conversion_quotas[page as usize];
                 gain += left.min(epoch.limit);
                 later += left;
             }
-            let fresh = !current.saved.contains(&page);
+            let fresh = !current.stock.iter().any(|it| it.site == site);
             (gain, fresh, std::cmp::Reverse(later))
         };
         let candidates = self.pages.iter().enumerate();
@@ -132,22 +149,27 @@ impl Plan {
     }
 }
 
-/// What is left in an epoch, in µε. Honest reports pay from the global budget only: the filters of
-/// Sybils are the attacker's alone.
+/// What is left in an epoch, in µε. The filters of Sybils are the attacker's alone.
 #[derive(Debug)]
 struct EpochPlan {
     epoch: EpochIndex,
-    /// The pages on which impressions were saved.
-    saved: Vec<u32>,
-    /// The number of those pages that requests can ask about: a user action cannot ask about its
+    /// The sites on which impressions were saved.
+    stock: Vec<Stock>,
+    /// The number of those sites that requests can ask about: a user action cannot ask about its
     /// own impressions.
     ready: usize,
     /// What is left in the filters of each Sybil.
-    impression_quotas: Vec<u64>,
     conversion_quotas: Vec<u64>,
     querier_budgets: Vec<u64>,
     /// The most that one page can take now, whatever its quota.
     limit: u64,
+}
+
+/// A site with impressions, and what was left of its quota when a request last asked about it.
+#[derive(Debug)]
+struct Stock {
+    site: SiteId,
+    left: u64,
 }
 
 /// More than any budget, and little enough to add up.
@@ -157,9 +179,8 @@ impl Default for EpochPlan {
     fn default() -> Self {
         Self {
             epoch: EpochIndex(i64::MIN),
-            saved: Vec::new(),
+            stock: Vec::new(),
             ready: 0,
-            impression_quotas: Vec::new(),
             conversion_quotas: Vec::new(),
             querier_budgets: Vec::new(),
             limit: 0,
@@ -170,13 +191,9 @@ impl Default for EpochPlan {
 impl EpochPlan {
     fn begin(&mut self, stage: &AttackStage<'_>) {
         self.epoch = stage.epoch();
-        self.saved.clear();
+        self.stock.clear();
         let capacities = stage.policy().capacities();
         for (left, capacity) in [
-            (
-                &mut self.impression_quotas,
-                capacities.impression_site_quota,
-            ),
             (
                 &mut self.conversion_quotas,
                 capacities.conversion_site_quota,
@@ -204,36 +221,40 @@ impl EpochPlan {
 
     /// The most that one page can take now, whatever its quota.
     fn limit(&self, stage: &AttackStage<'_>) -> u64 {
-        let ready = self.saved[..self.ready].iter();
-        let stock: u64 = ready
-            .map(|&page| self.impression_quotas[page as usize])
-            .sum();
-        let budgets: u64 = self.querier_budgets.iter().sum();
-        let budgets = budgets.saturating_mul(self.querier_discount(stage));
+        let stock: u64 = self.stock[..self.ready].iter().map(|it| it.left).sum();
+        let budgets = match self.queriers_pay(stage) {
+            true => self.querier_budgets.iter().sum(),
+            false => u64::MAX,
+        };
         self.shared(stage).min(stock).min(budgets)
     }
 
-    /// What the global budget pays for each µε of a querier budget. Over one epoch, a draft's
-    /// querier pays for the report it gets, which is half of the worst case.
-    fn querier_discount(&self, stage: &AttackStage<'_>) -> u64 {
+    /// True if querier budgets pay for reports of this epoch. By the draft's rule, they pay for what
+    /// a report over one epoch says, while the global budget pays for what it could say. Then the
+    /// attacker's reports say nothing.
+    fn queriers_pay(&self, stage: &AttackStage<'_>) -> bool {
         let single = self.epoch == stage.epoch();
-        let worst_case = stage.policy().global_charging() == GlobalCharging::WorstCase;
-        if single && worst_case { 2 } else { 1 }
+        !(single && stage.policy().global_charging() == GlobalCharging::WorstCase)
     }
 
-    /// Saves an impression on a page that has none in this epoch.
-    fn save(&mut self, stage: &mut AttackStage<'_>, page: u32) {
-        if self.saved.contains(&page) {
+    /// Saves an impression on a site that has none in this epoch.
+    fn save(&mut self, stage: &mut AttackStage<'_>, impression: AttackImpression) {
+        let site = impression.site;
+        if self.stock.iter().any(|it| it.site == site) {
             return;
         }
+        let says_nothing = stage.policy().global_charging() == GlobalCharging::WorstCase;
         let impression = AttackImpression {
+            // Reports of attackers have one bucket, number 0.
+            bucket: u32::from(says_nothing),
             match_value: self.tag(),
-            ..AttackImpression::on(stage.site_of(page))
+            ..impression
         };
         if stage.save_impression(&impression) == SaveResult::Kept {
-            self.saved.push(page);
+            let left = self.left(stage, Filter::ImpressionSiteQuota(site));
+            self.stock.push(Stock { site, left });
             if stage.policy().own_action_events() == OwnActionEvents::Included {
-                self.ready = self.saved.len();
+                self.ready = self.stock.len();
             }
         }
     }
@@ -251,19 +272,25 @@ impl EpochPlan {
     /// Takes what a page can take.
     fn take(&mut self, stage: &mut AttackStage<'_>, page: u32) {
         loop {
-            let quotas = &self.impression_quotas;
-            let ready = self.saved[..self.ready].iter().copied();
-            let Some(stock) = ready.into_iter().find(|&it| quotas[it as usize] > 0) else {
+            let ready = &mut self.stock[..self.ready];
+            let Some(stock) = ready.iter().position(|it| it.left > 0) else {
                 return;
             };
-            let Some(payer) = self.querier_budgets.iter().position(|&left| left > 0) else {
+            let pay = self.queriers_pay(stage);
+            let payer = |&left: &u64| left > 0 || !pay;
+            let Some(payer) = self.querier_budgets.iter().position(payer) else {
                 return;
+            };
+            let budget = if pay {
+                self.querier_budgets[payer]
+            } else {
+                u64::MAX
             };
             let amount = self
                 .shared(stage)
                 .min(self.conversion_quotas[page as usize])
-                .min(self.impression_quotas[stock as usize])
-                .min(self.querier_budgets[payer].saturating_mul(self.querier_discount(stage)));
+                .min(self.stock[stock].left)
+                .min(budget);
             // Doubles can round a loss up beyond what is left.
             let slack = match stage.policy().arithmetic() {
                 Arithmetic::Exact => 0,
@@ -271,10 +298,12 @@ impl EpochPlan {
             };
             #[expect(clippy::cast_possible_truncation, reason = "there are few Sybils")]
             let payer = payer as u32;
-            if amount == 0
-                || !self.ask(stage, page, stock, payer, amount)
-                    && !self.ask(stage, page, stock, payer, amount.saturating_sub(slack))
-            {
+            let thought = self.stock[stock].left;
+            let taken = amount > 0
+                && (self.ask(stage, page, stock, payer, amount)
+                    || self.ask(stage, page, stock, payer, amount.saturating_sub(slack)));
+            // Honest reports may have used the quota of a site that is not a Sybil's.
+            if !taken && self.stock[stock].left == thought {
                 return;
             }
         }
@@ -286,7 +315,7 @@ impl EpochPlan {
         &mut self,
         stage: &mut AttackStage<'_>,
         page: u32,
-        stock: u32,
+        stock: usize,
         payer: u32,
         amount: u64,
     ) -> bool {
@@ -299,8 +328,8 @@ impl EpochPlan {
         let Ok(epsilon) = Epsilon::new(asked.min(Epsilon::MAX)) else {
             return false;
         };
-        let sites = [page, stock, payer].map(|sybil| stage.site_of(sybil));
-        let [page_site, stock_site, payer_site] = sites;
+        let [page_site, payer_site] = [page, payer].map(|sybil| stage.site_of(sybil));
+        let stock_site = self.stock[stock].site;
         stage.request_report(&AttackRequest {
             conversion_site: page_site,
             impression_sites: &[stock_site],
@@ -310,7 +339,7 @@ impl EpochPlan {
             ..stage.asking(payer)
         });
         let quota = Filter::ImpressionSiteQuota(stock_site);
-        self.impression_quotas[stock as usize] = self.left(stage, quota);
+        self.stock[stock].left = self.left(stage, quota);
         let quota = Filter::ConversionSiteQuota(page_site);
         self.conversion_quotas[page as usize] = self.left(stage, quota);
         let budget = Filter::QuerierBudget(payer_site);
