@@ -274,6 +274,10 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         let loss = epoch_loss(policy, noise, worst_case, individual);
 
         site_losses.clear();
+        if policy.capacities().impression_site_quota == Capacity::Unlimited {
+            // Nobody asks for them.
+            return loss;
+        }
         if events.len() > 1 {
             events.sort_unstable_by_key(|event| (event.site, event.order));
         }
