@@ -274,6 +274,10 @@ impl<Q: Query, L: LedgerView> Generation<'_, Q, L> {
         let loss = epoch_loss(policy, noise, worst_case, individual);
 
         site_losses.clear();
+        if policy.capacities().impression_site_quota == Capacity::Unlimited {
+            // Nobody asks for them.
+            return loss;
+        }
         let first = events.first().map(|event| event.site);
         if let Some(first) = first
             && events.iter().all(|event| event.site == first)

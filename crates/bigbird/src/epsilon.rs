@@ -137,6 +137,12 @@ impl Epsilon {
     /// Privacy Budget Store).
     pub const MAX: f64 = 4294.0;
 
+    /// An epsilon of 1, the default of attribution queries.
+    pub const ONE: Self = Self {
+        value: 1.0,
+        micro: MicroEpsilon::new(1_000_000),
+    };
+
     /// Parses the epsilon of a request.
     ///
     /// # Errors

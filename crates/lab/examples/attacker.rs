@@ -1,10 +1,10 @@
 //! An attacker that is not built in: `cargo run --release -p bigbird-lab --example attacker`.
 //!
-//! This one leads the user to one Sybil at random, and requests a report about every Sybil that has
-//! an impression on the device.
+//! This one leads the user to one Sybil at random, and requests a report about every Sybil that it
+//! has been to on the device.
 
-use bigbird::Profile;
-use bigbird_lab::attack::{Attack, AttackStage, Attacker, Strength};
+use bigbird::{Profile, SiteId};
+use bigbird_lab::attack::{Attack, AttackStage, Attacker, Strategy, Strength};
 use bigbird_lab::evaluation::resilience::Resilience;
 use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 use bigbird_lab::workload::synthetic::{Population, Preset};
@@ -16,11 +16,27 @@ impl Attacker for Wanderer {
         "wanderer"
     }
 
-    fn act(&self, stage: &mut AttackStage<'_>) {
+    fn strategy(&self, _: &Strength) -> Box<dyn Strategy + '_> {
+        Box::new(Wandering::default())
+    }
+}
+
+/// The sites of the Sybils that it has been to on the current device.
+#[derive(Default)]
+struct Wandering(Vec<SiteId>);
+
+impl Strategy for Wandering {
+    fn begin_device(&mut self) {
+        self.0.clear();
+    }
+
+    fn act(&mut self, stage: &mut AttackStage<'_>) {
         let sybil = stage.random_below(stage.strength().sybils);
-        let known = stage.with_impression().to_vec();
         stage.save(sybil);
-        stage.request(sybil, &known);
+        stage.request(sybil, &self.0);
+        if !self.0.contains(&stage.site_of(sybil)) {
+            self.0.push(stage.site_of(sybil));
+        }
     }
 }
 

@@ -4,10 +4,13 @@
 
 use std::collections::HashMap;
 
-use bigbird::{FilterKind, Limit, Policy, Profile};
-use bigbird_lab::attack::attackers::{self, DrainConversionSite, DrainImpressionSite, Omniscient};
-use bigbird_lab::attack::{Attack, AttackStage, Attacker, HeardVisits, Quotas, Strength};
+use bigbird::{Filter, FilterKind, Limit, Policy, Profile, SiteCharging, SiteId};
+use bigbird_lab::attack::attackers::{
+    self, DrainConversionSite, DrainImpressionSite, FreeDenial, Omniscient, Random, Strongest,
+};
+use bigbird_lab::attack::{Attack, AttackStage, Attacker, HeardVisits, Quotas, Strategy, Strength};
 use bigbird_lab::evaluation::replay::{Observer, ReportRow, Scene};
+use bigbird_lab::evaluation::resilience::Bound;
 use bigbird_lab::evaluation::{Laboratory, QuerierOptions, RunResult};
 use bigbird_lab::workload::synthetic::{Population, Preset};
 use bigbird_lab::workload::{EventKind, Workload, WorkloadEvent};
@@ -109,8 +112,8 @@ impl Attacker for Liar {
         }
     }
 
-    fn act(&self, stage: &mut AttackStage<'_>) {
-        Omniscient.act(stage);
+    fn strategy(&self, strength: &Strength) -> Box<dyn Strategy + '_> {
+        Omniscient.strategy(strength)
     }
 }
 
@@ -331,4 +334,150 @@ fn draining_an_impression_site_harms_only_who_advertised_there() {
         }
     });
     assert!(harmed * 10 > related, "{harmed} of {related}");
+}
+
+/// The reports that an attack took, and the bounds that it broke, under a rule for charging sites.
+fn denied(rule: SiteCharging) -> (usize, Vec<Bound>) {
+    let (workload, options) = fewer_devices();
+    let laboratory = Laboratory::new(&workload, options, 2).unwrap();
+    let policy = Profile::BigBird.policy().to_builder();
+    let policy = policy.site_charging(rule).build().unwrap();
+    let outcome = laboratory
+        .run(&policy, Some(attack(&FreeDenial, &policy)))
+        .unwrap();
+    assert_eq!(outcome.spent.attacker, 0, "it pays nothing");
+    let (alone, attacked) = both(&laboratory, &policy, &FreeDenial);
+    let mut harmed = 0;
+    each_device(&workload, |events| {
+        for event in events {
+            if alone.of(event).0.is_some() && attacked.of(event) != alone.of(event) {
+                assert_eq!(attacked.of(event).1, Some(Limit::ImpressionSiteQuota));
+                harmed += 1;
+            }
+        }
+    });
+    (
+        harmed,
+        outcome.resilience.as_ref().unwrap().broken().collect(),
+    )
+}
+
+#[test]
+fn the_papers_site_charging_lets_quotas_be_emptied_for_free() {
+    let (harmed, broken) = denied(SiteCharging::Paper);
+    assert!(
+        harmed > 0 && broken == [Bound::Payment],
+        "{harmed} {broken:?}"
+    );
+}
+
+#[test]
+fn what_costs_nothing_takes_nothing() {
+    for rule in [SiteCharging::Full, SiteCharging::Uniform] {
+        assert_eq!(denied(rule), (0, Vec::new()), "{rule:?}");
+    }
+}
+
+/// The random attacker, written with the public interface.
+struct OwnRandom;
+
+impl Attacker for OwnRandom {
+    fn name(&self) -> &'static str {
+        "own-random"
+    }
+
+    fn strategy(&self, _: &Strength) -> Box<dyn Strategy + '_> {
+        Box::new(|stage: &mut AttackStage<'_>| {
+            let Strength { sybils, visits, .. } = stage.strength();
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a share of a small number"
+            )]
+            let share = (0.35 * f64::from(sybils)).round() as usize;
+            let (mut others, mut visited) = ((0..sybils).collect(), Vec::new());
+            stage.choose(visits as usize, &mut others, &mut visited);
+            let mut old: Vec<SiteId> = Vec::new();
+            let mut new: Vec<SiteId> = others.iter().map(|it| stage.site_of(*it)).collect();
+            for sybil in visited {
+                stage.save(sybil);
+                let mut listed = Vec::new();
+                stage.choose(share, &mut new, &mut listed);
+                stage.choose(share - listed.len(), &mut old, &mut listed);
+                stage.request(sybil, &listed);
+                old.extend(listed);
+            }
+        })
+    }
+}
+
+/// The omniscient attacker, written with the public interface.
+struct OwnOmniscient;
+
+impl Attacker for OwnOmniscient {
+    fn name(&self) -> &'static str {
+        "own-omniscient"
+    }
+
+    fn strategy(&self, _: &Strength) -> Box<dyn Strategy + '_> {
+        Box::new(|stage: &mut AttackStage<'_>| {
+            let Strength { sybils, visits, .. } = stage.strength();
+            let (epoch, first) = (stage.epoch(), stage.site_of(0));
+            let mut seen: Vec<u32> = Vec::new();
+            for impression in stage.impressions(epoch).filter(|it| it.site >= first) {
+                let sybil = impression.site.0 - first.0;
+                if !seen.contains(&sybil) {
+                    seen.push(sybil);
+                }
+            }
+            let mut rich: Vec<SiteId> = seen.iter().map(|it| stage.site_of(*it)).collect();
+            let epsilon = stage.asking(0).epsilon.micro();
+            rich.retain(|site| {
+                let quota = Filter::ImpressionSiteQuota(*site);
+                stage.balance(epoch, quota).covers(epsilon)
+            });
+            let fresh = (0..sybils).filter(|sybil| !seen.contains(sybil));
+            let visited: Vec<u32> = fresh.chain(seen.iter().copied()).collect();
+            for (number, sybil) in visited.into_iter().take(visits as usize).enumerate() {
+                stage.save(sybil);
+                stage.request(sybil, rich.get(number..=number).unwrap_or_default());
+            }
+        })
+    }
+}
+
+#[test]
+fn the_public_interface_is_enough_for_the_papers_attackers() {
+    let (workload, options) = fewer_devices();
+    let laboratory = Laboratory::new(&workload, options, 2).unwrap();
+    let pairs: [(&dyn Attacker, &dyn Attacker); 2] = [
+        (&Random { share: 0.35 }, &OwnRandom),
+        (&Omniscient, &OwnOmniscient),
+    ];
+    for profile in [Profile::BigBird, Profile::GlobalOnly] {
+        let policy = profile.policy();
+        for (ours, theirs) in pairs {
+            let [ours, theirs] = [ours, theirs].map(|attacker| {
+                laboratory
+                    .run(&policy, Some(attack(attacker, &policy)))
+                    .unwrap()
+            });
+            assert!(ours.spent.attacker > 0);
+            assert_eq!(ours, theirs, "{profile}");
+        }
+    }
+}
+
+#[test]
+fn the_strongest_attacker_does_more_harm_than_the_omniscient_one() {
+    let (workload, options) = fewer_devices();
+    let laboratory = Laboratory::with_lookback(&workload, options, 3, 2).unwrap();
+    let policy = Profile::BigBird.policy();
+    let [strongest, omniscient] = [&Strongest as &dyn Attacker, &Omniscient].map(|attacker| {
+        laboratory
+            .run(&policy, Some(attack(attacker, &policy)))
+            .unwrap()
+    });
+    assert!(strongest.spent.attacker > omniscient.spent.attacker);
+    assert!(median(&strongest) > median(&omniscient));
 }

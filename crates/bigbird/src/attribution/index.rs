@@ -3,7 +3,9 @@
 //! Each impression is a link in three chains: of its site, of its caller and of its match value.
 //! Chains are stored in the slots themselves and take 24 bytes per impression. Each impression is
 //! also listed under every pair of a conversion site and a caller that may measure it
-//! ([`ReachKey`]), in the order of attribution.
+//! ([`ReachKey`]), in the order of attribution. Those lists cost most, because an impression can
+//! name many sites. So they begin when the epoch has more impressions than [`RANKED`]. Until then,
+//! a query can walk the whole epoch instead.
 //!
 //! A query walks the shortest chains or lists that contain everything it can match. If even those
 //! are longer than the query may examine, it examines the impressions it may measure, in the order
@@ -18,13 +20,16 @@ use rustc_hash::FxBuildHasher;
 use super::audiences::Audiences;
 use super::chain::{Chain, SiteChain};
 use super::eviction::SiteSize;
-use super::query::AttributionQuery;
+use super::query::{AttributionQuery, named};
 use super::ranking::{Ranking, Rankings, ReachKey};
 use super::read_limits::ReadLimits;
 use super::slot::{BY_CALLER, BY_MATCH_VALUE, BY_SITE, Rank, Slot};
 use crate::SiteId;
 
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
+
+/// An epoch with more impressions than this lists them by who may measure them.
+const RANKED: usize = 256;
 
 /// The number of buffers that are kept when rankings are removed one by one.
 const SPARE: usize = 64;
@@ -36,6 +41,8 @@ pub(super) struct Index {
     callers: Map<SiteId, Chain>,
     match_values: Map<u32, Chain>,
     pub(super) reach: Map<ReachKey, Ranking>,
+    /// True if every slot is listed in `reach`.
+    ranked: bool,
     /// Buffers of removed rankings.
     spare: Vec<VecDeque<u32>>,
     /// The sites by size. It is built when the first impression is removed.
@@ -51,6 +58,7 @@ impl Index {
         let rankings = self.reach.drain();
         self.spare
             .extend(rankings.filter_map(|(_, ranking)| ranking.into_buffer()));
+        self.ranked = false;
         self.by_size = None;
     }
 
@@ -69,7 +77,14 @@ impl Index {
             site.chain.push(slots, BY_SITE, at);
             site.units += slot.units(audiences);
         });
-        self.list(slots, audiences, at);
+        if self.ranked {
+            self.list(slots, audiences, at);
+        } else if at as usize >= RANKED {
+            self.ranked = true;
+            for (at, _) in (0..=at).zip(&*slots).filter(|(_, slot)| slot.is_live()) {
+                self.list(slots, audiences, at);
+            }
+        }
     }
 
     /// Removes a slot from the index. Call this before the slot is emptied.
@@ -89,7 +104,9 @@ impl Index {
             }
         }
         let slot = slots[at as usize];
-        self.unlist(slots, audiences, at);
+        if self.ranked {
+            self.unlist(slots, audiences, at);
+        }
         take(&mut self.callers, &slot.caller, slots, BY_CALLER, at);
         let match_values = &mut self.match_values;
         take(match_values, &slot.match_value, slots, BY_MATCH_VALUE, at);
@@ -108,14 +125,18 @@ impl Index {
         at: u32,
         audience: u32,
     ) {
-        self.unlist(slots, audiences, at);
+        if self.ranked {
+            self.unlist(slots, audiences, at);
+        }
         let before = slots[at as usize].units(audiences);
         slots[at as usize].audience = audience;
         let slot = slots[at as usize];
         self.resize(slot.site, |site| {
             site.units = site.units - before + slot.units(audiences);
         });
-        self.list(slots, audiences, at);
+        if self.ranked {
+            self.list(slots, audiences, at);
+        }
     }
 
     /// Lists a slot under every pair that may measure the impression.
@@ -185,41 +206,59 @@ impl Index {
     /// Visits the slots that a query may match.
     ///
     /// Of the lists by site, by caller, by match value and by reach, this visits all slots of the
-    /// shortest, if the query may examine that many. Otherwise it visits only slots that the query
+    /// shortest, if the query may examine that many. A list by reach that does not exist yet counts
+    /// as the whole epoch. Choosing never costs more than walking: a query that names more sites
+    /// than there are slots to walk does not look them up. Otherwise it visits only slots that the query
     /// may measure, in the order of attribution, until `visit` returns true or the limit is
     /// reached. With several callers, a slot may be visited more than once.
     pub(super) fn visit(
         &self,
         slots: &[Slot],
+        audiences: &Audiences,
         query: &AttributionQuery,
         mut visit: impl FnMut(u32) -> bool,
     ) {
         let ReadLimits { examined, .. } = query.read_limits();
-        let rankings = Rankings::of(self, query);
-        let mut fewest: u64 = rankings.iter().map(|ranking| ranking.len() as u64).sum();
+        let rankings = self.ranked.then(|| Rankings::of(self, query));
+        let mut fewest = match &rankings {
+            Some(rankings) => rankings.iter().map(|ranking| ranking.len() as u64).sum(),
+            None => slots.len() as u64,
+        };
         let mut best = None;
         let sites = &self.sites;
         let of_site = |site: &SiteId| sites.get(site).map(|site| &site.chain);
-        let restricted = [
-            (BY_SITE, total(&query.impression_sites, of_site)),
-            (
-                BY_CALLER,
-                total(&query.impression_callers, |it| self.callers.get(it)),
-            ),
-            (
-                BY_MATCH_VALUE,
-                total(&query.match_values, |it| self.match_values.get(it)),
-            ),
-        ];
-        for (by, count) in restricted {
-            if let Some(count) = count.filter(|&count| count < fewest) {
+        let mut compare = |by, count: Option<u64>| {
+            if let Some(count) = count
+                && count < fewest
+            {
                 (best, fewest) = (Some(by), count);
             }
-        }
+            // An epoch that is too long to walk must be looked up.
+            if fewest > u64::from(examined) {
+                u64::MAX
+            } else {
+                fewest
+            }
+        };
+        let left = compare(BY_SITE, None);
+        let left = compare(BY_SITE, total(&query.impression_sites, left, of_site));
+        let of_caller = |caller: &SiteId| self.callers.get(caller);
+        let left = compare(BY_CALLER, total(&query.impression_callers, left, of_caller));
+        let of_value = |value: &u32| self.match_values.get(value);
+        compare(BY_MATCH_VALUE, total(&query.match_values, left, of_value));
         if fewest > u64::from(examined) {
-            return first_ranked(slots, rankings.iter(), examined, visit);
+            return match rankings {
+                Some(rankings) => first_ranked(slots, rankings.iter(), examined, visit),
+                None => first_unranked(slots, audiences, query, examined, visit),
+            };
         }
         let Some(best) = best else {
+            let Some(rankings) = rankings else {
+                for (at, _) in (0..).zip(slots) {
+                    visit(at);
+                }
+                return;
+            };
             for ranking in rankings.iter() {
                 (0..ranking.len())
                     .filter_map(|at| ranking.get(at))
@@ -279,6 +318,39 @@ fn first_ranked<'r>(
     }
 }
 
+/// Does the same as [`first_ranked`] in an epoch without rankings.
+fn first_unranked(
+    slots: &[Slot],
+    audiences: &Audiences,
+    query: &AttributionQuery,
+    count: u32,
+    mut visit: impl FnMut(u32) -> bool,
+) {
+    let mut reached: Vec<Rank> = Vec::new();
+    for (at, slot) in (0..).zip(slots).filter(|(_, slot)| slot.is_live()) {
+        let (sites, callers) = audiences.members(slot.audience);
+        if !named(sites, query.request.conversion_site) {
+            continue;
+        }
+        let rankings = if callers.is_empty() {
+            1
+        } else {
+            let asking = query.callers.iter().enumerate();
+            let distinct = asking.filter(|(at, caller)| !query.callers[..*at].contains(caller));
+            distinct
+                .filter(|(_, caller)| named(callers, **caller))
+                .count()
+        };
+        reached.extend(std::iter::repeat_n(slot.rank(at), rankings));
+    }
+    reached.sort_unstable_by(|one, other| other.cmp(one));
+    for (_, _, at) in reached.into_iter().take(count as usize) {
+        if visit(at) {
+            return;
+        }
+    }
+}
+
 fn chains<'a, K>(
     names: &'a [K],
     chain: impl Fn(&K) -> Option<&'a Chain>,
@@ -286,7 +358,9 @@ fn chains<'a, K>(
     names.iter().filter_map(chain)
 }
 
-/// The total number of slots in the named chains, or `None` if nothing is named.
-fn total<'a, K>(names: &'a [K], chain: impl Fn(&K) -> Option<&'a Chain>) -> Option<u64> {
-    (!names.is_empty()).then(|| chains(names, chain).map(|chain| u64::from(chain.len)).sum())
+/// The total number of slots in the named chains. `None` if nothing is named, or if looking the
+/// names up costs more than walking `walk` slots.
+fn total<'a, K>(names: &'a [K], walk: u64, chain: impl Fn(&K) -> Option<&'a Chain>) -> Option<u64> {
+    let worth = !names.is_empty() && (names.len() as u64) < walk;
+    worth.then(|| chains(names, chain).map(|chain| u64::from(chain.len)).sum())
 }

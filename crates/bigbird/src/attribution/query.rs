@@ -119,9 +119,10 @@ impl AttributionQuery {
         sort(&mut self.impression_callers);
     }
 
-    /// Replaces the match values. If empty, every match value matches.
-    pub fn set_match_values(&mut self, values: Vec<u32>) {
-        self.match_values = values;
+    /// Replaces the match values. If empty, every match value matches. It reuses the list's memory.
+    pub fn set_match_values(&mut self, values: impl IntoIterator<Item = u32>) {
+        self.match_values.clear();
+        self.match_values.extend(values);
         sort(&mut self.match_values);
     }
 
@@ -170,6 +171,20 @@ impl AttributionQuery {
         }
         self.terms.value = value;
         Ok(())
+    }
+
+    /// Sets epsilon, the value of the conversion, and the largest value that a conversion can have.
+    /// Meant for simulations: it allocates nothing.
+    ///
+    /// # Errors
+    /// If the value is 0 or above the largest value.
+    pub fn set_price(
+        &mut self,
+        epsilon: Epsilon,
+        value: u32,
+        max_value: u32,
+    ) -> Result<(), QueryError> {
+        self.terms.set_price(epsilon, value, max_value)
     }
 
     /// The same query with another epsilon, to find out what it would have cost.

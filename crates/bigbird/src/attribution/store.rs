@@ -358,7 +358,7 @@ impl EpochStore {
             return;
         };
         let mut stop_rule = query.stop_rule();
-        index.visit(&self.slots, query, |at| {
+        index.visit(&self.slots, &self.audiences, query, |at| {
             let event = consider(at, &self.slots[at as usize]);
             found.extend(event);
             event.is_some_and(|event| stop_rule.stops_at(&event))

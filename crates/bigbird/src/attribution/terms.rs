@@ -27,13 +27,7 @@ impl Terms {
         max_value: u32,
         credit: Vec<f64>,
     ) -> Result<Self, QueryError> {
-        let epsilon = Epsilon::new(epsilon)?;
-        let sensitivity = NonZeroU64::new(2 * u64::from(max_value));
-        let sensitivity = sensitivity.filter(|_| (1..=max_value).contains(&value));
-        let Some(sensitivity) = sensitivity else {
-            let got = value;
-            return Err(QueryError::Value { got, max_value });
-        };
+        let noise = noise(Epsilon::new(epsilon)?, value, max_value)?;
         if credit.is_empty() {
             return Err(QueryError::NoCredit);
         }
@@ -48,8 +42,19 @@ impl Terms {
         Ok(Self {
             value,
             credit,
-            noise: Noise::new(epsilon, sensitivity),
+            noise,
         })
+    }
+
+    pub(super) fn set_price(
+        &mut self,
+        epsilon: Epsilon,
+        value: u32,
+        max_value: u32,
+    ) -> Result<(), QueryError> {
+        self.noise = noise(epsilon, value, max_value)?;
+        self.value = value;
+        Ok(())
     }
 
     /// The value of the conversion.
@@ -65,5 +70,18 @@ impl Terms {
     /// The privacy loss of a conversion of the largest value.
     pub fn epsilon(&self) -> Epsilon {
         self.noise.epsilon()
+    }
+}
+
+/// The noise that hides a conversion of up to `max_value`, if `value` is one.
+fn noise(epsilon: Epsilon, value: u32, max_value: u32) -> Result<Noise, QueryError> {
+    match NonZeroU64::new(2 * u64::from(max_value)) {
+        Some(sensitivity) if (1..=max_value).contains(&value) => {
+            Ok(Noise::new(epsilon, sensitivity))
+        }
+        _ => Err(QueryError::Value {
+            got: value,
+            max_value,
+        }),
     }
 }

@@ -41,7 +41,8 @@ pub(crate) struct SimulateArgs {
     ///
     /// The paper's attackers are random and omniscient.
     ///
-    /// Others: naive, intermediaries, slow, drain-conversion-site and drain-impression-site.
+    /// Others: strongest (takes the most), naive, intermediaries, slow, drain-conversion-site,
+    /// drain-impression-site and free-denial.
     #[arg(
         long,
         value_name = "NAME",

@@ -7,7 +7,7 @@ use bigbird::{FilterKind, Limit};
 use bigbird_chart::{Chart, Series, Stroke};
 use bigbird_lab::evaluation::Experiment;
 use bigbird_lab::evaluation::RunResult;
-use bigbird_lab::evaluation::resilience::Resilience;
+use bigbird_lab::evaluation::resilience::{Bound, Resilience};
 use bigbird_lab::evaluation::results::RunRecord;
 use bigbird_lab::text::grouped;
 use bigbird_lab::workload::Workload;
@@ -239,6 +239,17 @@ impl<'a> Sweep<'a> {
                  By default, attackers own {}.",
                 source.owned()
             )?;
+            let mut broken: Vec<Bound> = Vec::new();
+            let resilience = self
+                .runs
+                .iter()
+                .filter_map(|run| run.outcome.resilience.as_ref());
+            for bound in resilience.flat_map(Resilience::broken) {
+                if !broken.contains(&bound) {
+                    broken.push(bound);
+                    writeln!(text, "BROKEN: {bound}.")?;
+                }
+            }
         }
         Ok(text)
     }

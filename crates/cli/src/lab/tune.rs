@@ -366,6 +366,12 @@ fn tell(
     });
     writeln!(text, "{}\n", output::table(header, rows))?;
     writeln!(text, "Attackers own {}.", args.source.owned())?;
+    if attackers.iter().any(|it| it.name() == CEILING) {
+        writeln!(
+            text,
+            "No attacker takes more from global budgets than `{CEILING}`, so its row is the ceiling."
+        )?;
+    }
     let broken = |choice: &&Choice| {
         let mut outcomes = choice
             .outcomes
@@ -384,6 +390,9 @@ fn tell(
     verdict(choices, attackers, &mut text)?;
     Ok(text)
 }
+
+/// The attacker that takes the most from global budgets. No real one knows what it knows.
+const CEILING: &str = "strongest";
 
 /// The attackers that can exist in reality: they know only what they can know, and no victim has to
 /// let them in.

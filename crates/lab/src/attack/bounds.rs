@@ -30,6 +30,8 @@ pub struct Bounds {
     pub(crate) impression_site: Option<u64>,
     pub(crate) conversion_site: Option<u64>,
     pub(crate) global: Option<u64>,
+    /// True if the policy records what reports pay besides impression-site quotas.
+    pub(crate) pays: bool,
 }
 
 impl Bounds {
@@ -61,6 +63,7 @@ impl Bounds {
             impression_site,
             conversion_site,
             global,
+            pays: global.or(conversion_site).is_some(),
         }
     }
 }

@@ -3,18 +3,18 @@
 //! An attacker has a pool of Sybil domains. It hears of some visits: those to sites it owns, or to
 //! pages that embed it. Each such visit is a user action, in which the attacker may lead the user
 //! through its Sybils. Each Sybil saves impressions and requests reports, which spends the budget
-//! of the device on nothing. An [`AttackStage`] defines what an attacker can do and what it knows.
-//! The attackers of the paper, and some more, are in [`attackers`].
+//! of the device on nothing. An [`AttackStage`] is everything that an attacker can do and know. The
+//! attackers of the paper, and some more, are in [`attackers`]. They use nothing that is not public.
 //!
-//! To add an attacker, implement [`Attacker`]. This one leads the user to one Sybil at random, and
-//! requests a report about every Sybil that has an impression on the device:
+//! To add an attacker, implement [`Attacker`]. Its [`Strategy`] acts in each user action, and can
+//! remember what it did on a device. This one leads the user to one Sybil at random, and requests a
+//! report about every Sybil that it has been to on the device:
 //!
 //! ```
-//! use bigbird::Profile;
-//! use bigbird_lab::attack::{Attack, Attacker, AttackStage, Strength};
-//! use bigbird_lab::evaluation::Laboratory;
+//! use bigbird::{Profile, SiteId};
+//! use bigbird_lab::attack::{Attack, AttackStage, Attacker, Strategy, Strength};
+//! use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 //! use bigbird_lab::workload::synthetic::{Population, Preset};
-//! use bigbird_lab::evaluation::QuerierOptions;
 //!
 //! struct Wanderer;
 //!
@@ -23,11 +23,27 @@
 //!         "wanderer"
 //!     }
 //!
-//!     fn act(&self, stage: &mut AttackStage<'_>) {
+//!     fn strategy(&self, _: &Strength) -> Box<dyn Strategy + '_> {
+//!         Box::new(Wandering::default())
+//!     }
+//! }
+//!
+//! /// The Sybils that it has been to on the device.
+//! #[derive(Default)]
+//! struct Wandering(Vec<SiteId>);
+//!
+//! impl Strategy for Wandering {
+//!     fn begin_device(&mut self) {
+//!         self.0.clear();
+//!     }
+//!
+//!     fn act(&mut self, stage: &mut AttackStage<'_>) {
 //!         let sybil = stage.random_below(stage.strength().sybils);
-//!         let known = stage.with_impression().to_vec();
 //!         stage.save(sybil);
-//!         stage.request(sybil, &known);
+//!         stage.request(sybil, &self.0);
+//!         if !self.0.contains(&stage.site_of(sybil)) {
+//!             self.0.push(stage.site_of(sybil));
+//!         }
 //!     }
 //! }
 //!
@@ -41,21 +57,19 @@
 //! assert!(outcome.resilience.as_ref().is_some_and(|bounds| bounds.hold()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! An attacker that remembers nothing can be a closure: `Box::new(|stage: &mut AttackStage<'_>|
+//! stage.save(0))`.
 
 pub mod attackers;
 pub mod bounds;
+mod stage;
 pub(crate) mod tally;
 
-use bigbird::{
-    AttributionQuery, Device, EpochIndex, Filter, Impression, ImpressionStore, ReportRequest,
-    SaveResult, SiteId, Timestamp, UserAction, Window, Workspace,
-};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+pub use stage::{AttackImpression, AttackRequest, AttackStage, SiteVisit};
+pub(crate) use stage::{StageParts, StageState};
 
-use tally::AttackTally;
-
-/// The strategy of an attacker.
+/// An attacker: what it hears of, the quotas that it can use, and its strategy.
 pub trait Attacker: Send + Sync {
     /// Its name.
     fn name(&self) -> &'static str;
@@ -75,8 +89,28 @@ pub trait Attacker: Send + Sync {
         }
     }
 
+    /// A strategy that has not seen a device yet. Each thread of a run has its own.
+    fn strategy(&self, strength: &Strength) -> Box<dyn Strategy + '_>;
+}
+
+/// The strategy of an attacker, with what it remembers about the current device.
+///
+/// One strategy attacks many devices, one after the other. Results do not depend on how devices are
+/// divided among threads, as long as [`begin_device`](Self::begin_device) forgets everything. Buffers
+/// may stay, so that an attack on a further device allocates no memory.
+pub trait Strategy: Send {
+    /// Starts with another device, about which it knows nothing.
+    fn begin_device(&mut self) {}
+
     /// Acts in one user action. It knows only what the stage shows.
-    fn act(&self, stage: &mut AttackStage<'_>);
+    fn act(&mut self, stage: &mut AttackStage<'_>);
+}
+
+/// A strategy that remembers nothing.
+impl<F: FnMut(&mut AttackStage<'_>) + Send> Strategy for F {
+    fn act(&mut self, stage: &mut AttackStage<'_>) {
+        self(stage);
+    }
 }
 
 /// The visits that an attacker hears of.
@@ -153,293 +187,4 @@ impl std::fmt::Debug for Attack<'_> {
             .field("seed", &self.seed)
             .finish()
     }
-}
-
-/// The memory of an attacker about a device.
-#[derive(Debug)]
-pub(crate) struct AttackerMemory {
-    rng: ChaCha8Rng,
-    seed: u64,
-    /// The Sybils to choose from.
-    pool: Vec<u32>,
-    /// The Sybils that have an impression in `epoch`, in the order of their first impression.
-    with_impression: Vec<u32>,
-    epoch: EpochIndex,
-    sybils: Vec<SiteId>,
-    /// The attacker's site that embeds Sybils.
-    home: SiteId,
-    /// The honest site that it attacks, once the user has visited it.
-    target: Option<SiteId>,
-    query: Option<AttributionQuery>,
-    chosen: Vec<u32>,
-    listed: Vec<u32>,
-    /// The marks of each Sybil in the current user action.
-    marks: Vec<u8>,
-}
-
-/// Marks of a Sybil in one user action.
-const VISITED: u8 = 1;
-const LISTED: u8 = 2;
-const LISTED_NOW: u8 = 4;
-
-impl AttackerMemory {
-    /// Sybils are numbered after all other sites, starting at `first`.
-    pub(crate) fn new(sybils: u32, first: SiteId, epsilon: f64, seed: u64) -> Self {
-        let sybils = sybils.clamp(1, Strength::MAX_SYBILS);
-        let request = ReportRequest {
-            querier: first,
-            conversion_site: first,
-            user_action: UserAction(0),
-            window: Window::single(EpochIndex(0)),
-        };
-        let query = AttributionQuery::builder(request, Timestamp(0), 1);
-        Self {
-            rng: ChaCha8Rng::seed_from_u64(seed),
-            seed,
-            pool: Vec::new(),
-            with_impression: Vec::new(),
-            epoch: EpochIndex(i64::MIN),
-            sybils: (0..sybils)
-                .map(|sybil| SiteId(first.0.saturating_add(sybil)))
-                .collect(),
-            home: SiteId(first.0.saturating_add(sybils)),
-            target: None,
-            query: query.epsilon(epsilon).build().ok(),
-            chosen: Vec::new(),
-            listed: Vec::new(),
-            marks: vec![0; sybils as usize],
-        }
-    }
-
-    /// Starts with another device. What the attacker does there depends only on the seed and on the
-    /// events of the device.
-    pub(crate) fn begin(&mut self, device: u64) {
-        self.rng = ChaCha8Rng::seed_from_u64(self.seed);
-        self.rng.set_stream(device);
-        self.with_impression.clear();
-        self.epoch = EpochIndex(i64::MIN);
-        self.target = None;
-    }
-
-    /// True if the attack comes before the genuine event. Decided at random.
-    pub(crate) fn comes_first(&mut self) -> bool {
-        self.rng.next_u32() & 1 == 0
-    }
-
-    /// The first Sybil. Every site from this number on belongs to the attacker.
-    pub(crate) fn first_own_site(&self) -> SiteId {
-        self.sybils.first().copied().unwrap_or(self.home)
-    }
-}
-
-/// A visit that an attacker hears of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SiteVisit {
-    /// An impression on a site, for a conversion site.
-    Impression {
-        /// The impression site.
-        site: SiteId,
-        /// The site that the ad is for.
-        conversion_site: SiteId,
-    },
-    /// A conversion on a site.
-    Conversion {
-        /// The site that converts.
-        conversion_site: SiteId,
-    },
-}
-
-/// The interface of an attacker to one device in one user action: what it can do, and what it
-/// knows.
-pub struct AttackStage<'a> {
-    pub(crate) device: &'a mut Device<ImpressionStore>,
-    pub(crate) workspace: &'a mut Workspace<AttributionQuery>,
-    pub(crate) memory: &'a mut AttackerMemory,
-    pub(crate) tally: &'a mut AttackTally,
-    pub(crate) strength: Strength,
-    pub(crate) epoch: EpochIndex,
-    pub(crate) lookback_epochs: u16,
-    pub(crate) now: Timestamp,
-    pub(crate) user_action: UserAction,
-    pub(crate) visit: SiteVisit,
-}
-
-impl std::fmt::Debug for AttackStage<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stage")
-            .field("visit", &self.visit)
-            .field("epoch", &self.epoch)
-            .field("strength", &self.strength)
-            .finish_non_exhaustive()
-    }
-}
-
-impl AttackStage<'_> {
-    /// The strength of the attacker. It has at least one Sybil.
-    pub fn strength(&self) -> Strength {
-        Strength {
-            sybils: u32::try_from(self.memory.sybils.len()).unwrap_or(1),
-            ..self.strength
-        }
-    }
-
-    /// The visit that the attacker acts on.
-    pub fn visit(&self) -> SiteVisit {
-        self.visit
-    }
-
-    /// The number of user actions that the attacker had on this device before this one.
-    pub fn earlier_actions(&self) -> u32 {
-        self.tally.actions()
-    }
-
-    /// The Sybils that have an impression on this device in this epoch.
-    pub fn with_impression(&mut self) -> &[u32] {
-        if self.memory.epoch != self.epoch {
-            self.memory.epoch = self.epoch;
-            self.memory.with_impression.clear();
-        }
-        &self.memory.with_impression
-    }
-
-    /// True if the impression-site quota of a Sybil still covers a report. Nobody outside the
-    /// device knows this. It is for attackers that are stronger than any real one.
-    pub fn quota_covers_a_report(&self, sybil: u32) -> bool {
-        let filter = Filter::ImpressionSiteQuota(self.memory.sybils[sybil as usize]);
-        let asked = match &self.memory.query {
-            Some(query) => query.epsilon().micro(),
-            None => return false,
-        };
-        self.device.balance(self.epoch, filter).covers(asked)
-    }
-
-    /// A random number below a bound.
-    #[expect(clippy::cast_possible_truncation, reason = "it is below the bound")]
-    pub fn random_below(&mut self, bound: u32) -> u32 {
-        below(&mut self.memory.rng, bound as usize) as u32
-    }
-
-    /// Chooses up to `count` different Sybils at random among those that have none of the marks
-    /// `without`, and gives them `marks`.
-    fn choose(&mut self, count: usize, without: u8, marks: u8, into: &mut Vec<u32>) {
-        let memory = &mut *self.memory;
-        memory.pool.clear();
-        let of = (0..).zip(&memory.marks);
-        memory.pool.extend(
-            of.filter(|(_, mark)| **mark & without == 0)
-                .map(|(sybil, _)| sybil),
-        );
-        for _ in 0..count.min(memory.pool.len()) {
-            let sybil = memory
-                .pool
-                .swap_remove(below(&mut memory.rng, memory.pool.len()));
-            memory.marks[sybil as usize] |= marks;
-            into.push(sybil);
-        }
-    }
-
-    /// Leads the user to a Sybil, which saves an impression that every Sybil may measure.
-    pub fn save(&mut self, sybil: u32) {
-        let saved = self.save_on(self.memory.sybils[sybil as usize], None);
-        let with_impression = &mut self.memory.with_impression;
-        if saved == SaveResult::Kept && !with_impression.contains(&sybil) {
-            with_impression.push(sybil);
-        }
-    }
-
-    /// A Sybil that is embedded in a site saves an impression there. Every Sybil may measure it, on
-    /// any site.
-    pub fn save_embedded(&mut self, sybil: u32, site: SiteId) {
-        let intermediary = self.memory.sybils[sybil as usize];
-        self.save_on(site, Some(intermediary));
-    }
-
-    /// A Sybil requests a report over the impressions of some Sybils, with as much ε as a querier
-    /// budget has. Without Sybils to ask about, it requests nothing.
-    pub fn request(&mut self, sybil: u32, impressions_of: &[u32]) {
-        if impressions_of.is_empty() {
-            return;
-        }
-        let asking = self.memory.sybils[sybil as usize];
-        let AttackerMemory { sybils, query, .. } = &mut *self.memory;
-        if let Some(query) = query {
-            query.set_impression_sites(impressions_of.iter().map(|it| sybils[*it as usize]));
-        }
-        self.ask(asking, asking);
-    }
-
-    /// A Sybil that is embedded in a conversion site requests a report over the impressions of a
-    /// site.
-    pub fn request_embedded(&mut self, sybil: u32, conversion_site: SiteId, site: SiteId) {
-        let asking = self.memory.sybils[sybil as usize];
-        if let Some(query) = &mut self.memory.query {
-            query.set_impression_sites([site]);
-        }
-        self.ask(asking, conversion_site);
-    }
-
-    /// A Sybil's own page requests a report over the impressions of a site.
-    pub fn request_of(&mut self, sybil: u32, site: SiteId) {
-        let asking = self.memory.sybils[sybil as usize];
-        self.request_embedded(sybil, asking, site);
-    }
-
-    /// The attacker's site that embeds Sybils.
-    pub fn home(&self) -> SiteId {
-        self.memory.home
-    }
-
-    /// The site of a Sybil.
-    pub fn site_of(&self, sybil: u32) -> SiteId {
-        self.memory.sybils[sybil as usize]
-    }
-
-    /// Saves an impression that only Sybils may measure. An impression on a Sybil's page lists the
-    /// Sybils as conversion sites. An impression by an embedded Sybil lists them as callers, so
-    /// that they may measure it on any site.
-    fn save_on(&mut self, site: SiteId, intermediary: Option<SiteId>) -> SaveResult {
-        self.with_impression();
-        let sybils: &[SiteId] = &self.memory.sybils;
-        let (conversion_sites, conversion_callers) = match intermediary {
-            None => (sybils, [].as_slice()),
-            Some(_) => ([].as_slice(), sybils),
-        };
-        let impression = Impression {
-            intermediary,
-            conversion_sites,
-            conversion_callers,
-            ..Impression::new(site, self.user_action, self.now, 0)
-        };
-        self.device.save_impression(self.epoch, &impression)
-    }
-
-    fn ask(&mut self, querier: SiteId, conversion_site: SiteId) {
-        let Some(query) = &mut self.memory.query else {
-            return;
-        };
-        let earliest = EpochIndex(self.epoch.0 - i64::from(self.lookback_epochs));
-        let Ok(window) = Window::new(earliest, self.epoch) else {
-            return;
-        };
-        let request = ReportRequest {
-            querier,
-            conversion_site,
-            user_action: self.user_action,
-            window,
-        };
-        if query
-            .retarget(request, self.now, Timestamp(i64::MIN))
-            .is_ok()
-        {
-            query.set_caller(querier);
-            self.device.report_in(query, &mut || 0.0, self.workspace);
-            self.tally
-                .attacked(self.user_action, &self.workspace.changes().charges);
-        }
-    }
-}
-
-/// A random number below a bound. All numbers are almost equally likely.
-fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
-    ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }

@@ -19,8 +19,10 @@ pub(crate) struct EpochTally {
     pub(crate) attacker: u64,
     /// True if the attacker took something from a filter that honest sites need.
     pub(crate) touched: bool,
-    pub(crate) impression_sites: Vec<SiteId>,
-    pub(crate) conversion_sites: Vec<SiteId>,
+    /// What the quota of each impression site paid.
+    pub(crate) impression_sites: Vec<(SiteId, u64)>,
+    /// What the quota of each conversion site paid.
+    pub(crate) conversion_sites: Vec<(SiteId, u64)>,
     /// The number of user actions that took something.
     pub(crate) actions: u64,
     /// The last of those user actions.
@@ -79,15 +81,18 @@ impl AttackTally {
                 _ => matches!(charge.filter, Filter::UserActionBudget(_)),
             };
             tally.touched |= !own;
-            let once = |sites: &mut Vec<SiteId>, site| {
-                if !sites.contains(&site) {
-                    sites.push(site);
-                }
+            let amount = charge.amount.get();
+            let pay = |sites: &mut Vec<(SiteId, u64)>, site| match sites
+                .iter_mut()
+                .find(|(of, _)| *of == site)
+            {
+                Some((_, paid)) => *paid += amount,
+                None => sites.push((site, amount)),
             };
             match charge.filter {
-                Filter::GlobalBudget => tally.attacker += charge.amount.get(),
-                Filter::ImpressionSiteQuota(site) => once(&mut tally.impression_sites, site),
-                Filter::ConversionSiteQuota(site) => once(&mut tally.conversion_sites, site),
+                Filter::GlobalBudget => tally.attacker += amount,
+                Filter::ImpressionSiteQuota(site) => pay(&mut tally.impression_sites, site),
+                Filter::ConversionSiteQuota(site) => pay(&mut tally.conversion_sites, site),
                 Filter::QuerierBudget(_) | Filter::UserActionBudget(_) => {}
             }
             if tally.last_action != Some(action) {
@@ -111,6 +116,11 @@ impl AttackTally {
             }
         }
         &mut self.epochs[at].1
+    }
+
+    /// True if a site belongs to the attacker.
+    pub(crate) fn owns(&self, site: SiteId) -> bool {
+        self.first_own_site.is_some_and(|first| site >= first)
     }
 
     /// The epochs in which something was taken, or tried.

@@ -17,7 +17,7 @@ use super::querier::Querier;
 use super::resilience::{Resilience, Spent};
 use crate::attack::bounds::Bounds;
 use crate::attack::tally::AttackTally;
-use crate::attack::{Attack, AttackStage, AttackerMemory, SiteVisit};
+use crate::attack::{Attack, AttackStage, SiteVisit, StageParts, StageState, Strategy, Strength};
 use crate::workload::{EventKind, Part, WorkloadEvent};
 
 /// The parameters of a replay.
@@ -109,13 +109,47 @@ pub struct Replayer<'a> {
 }
 
 /// The state of an attack.
-#[derive(Debug)]
 struct AttackState<'a> {
     attack: Attack<'a>,
     audience: &'a Audience,
-    memory: AttackerMemory,
+    strategy: Box<dyn Strategy + 'a>,
+    stage: StageState,
     tally: AttackTally,
     resilience: Resilience,
+}
+
+impl<'a> AttackState<'a> {
+    fn new(replay: &Replay<'a>, attack: Attack<'a>, audience: &'a Audience) -> Self {
+        let sites = replay.numbers.sites() + replay.impression_sites;
+        let first_sybil = SiteId(u32::try_from(sites).unwrap_or(u32::MAX));
+        let capacity = replay.policy.capacities().querier_budget.amount();
+        let whole = capacity.and_then(|it| Epsilon::new(it.to_epsilon().min(Epsilon::MAX)).ok());
+        let epsilon = whole.unwrap_or(Epsilon::ONE);
+        let stage = StageState::new(attack.strength.sybils, first_sybil, epsilon, attack.seed);
+        let strength = Strength {
+            sybils: stage.sybil_count(),
+            ..attack.strength
+        };
+        let bounds = Bounds::new(replay.policy, &attack);
+        Self {
+            strategy: attack.attacker.strategy(&strength),
+            audience,
+            tally: AttackTally::new(stage.first_own_site()),
+            stage,
+            resilience: Resilience::new(bounds, replay.queriers.len()),
+            attack: Attack { strength, ..attack },
+        }
+    }
+}
+
+impl std::fmt::Debug for AttackState<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttackState")
+            .field("attack", &self.attack)
+            .field("tally", &self.tally)
+            .field("resilience", &self.resilience)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The amounts that a worker saw, over all of its parts.
@@ -156,23 +190,8 @@ impl<'a> Replayer<'a> {
                 .build()
                 .ok()
         });
-        let sites = replay.numbers.sites() + replay.impression_sites;
-        let first_sybil = SiteId(u32::try_from(sites).unwrap_or(u32::MAX));
-        let capacity = replay.policy.capacities().querier_budget.amount();
-        let epsilon = capacity.map_or(1.0, bigbird::MicroEpsilon::to_epsilon);
-        let attack = replay.attack.map(|(attack, audience)| {
-            let sybils = attack.strength.sybils;
-            let epsilon = epsilon.min(Epsilon::MAX);
-            let memory = AttackerMemory::new(sybils, first_sybil, epsilon, attack.seed);
-            let bounds = Bounds::new(replay.policy, &attack);
-            AttackState {
-                attack,
-                audience,
-                tally: AttackTally::new(memory.first_own_site()),
-                memory,
-                resilience: Resilience::new(bounds, replay.queriers.len()),
-            }
-        });
+        let attack = replay.attack;
+        let attack = attack.map(|(attack, heard)| AttackState::new(&replay, attack, heard));
         Self {
             queries: queries.collect(),
             device: Device::new(replay.policy.clone()),
@@ -219,7 +238,8 @@ impl<'a> Replayer<'a> {
         if let (Some(attack), Some(first)) = (&mut self.attack, events.clone().next()) {
             // The random numbers depend on the device's first event, not on the device's place in
             // the workload.
-            attack.memory.begin(part.event(first).stream());
+            attack.stage.begin(part.event(first).stream());
+            attack.strategy.begin_device();
             attack.tally.begin();
         }
         let mut attacked = false;
@@ -227,7 +247,7 @@ impl<'a> Replayer<'a> {
             let event = part.event(at);
             let comes_first = self.attack.as_mut().and_then(|attack| {
                 let hears = attack.audience.hears(&event);
-                hears.then(|| attack.memory.comes_first())
+                hears.then(|| attack.stage.comes_first())
             });
             attacked |= comes_first.is_some();
             if comes_first == Some(true) {
@@ -333,10 +353,10 @@ impl<'a> Replayer<'a> {
         let Some(state) = &mut self.attack else {
             return;
         };
-        state.attack.attacker.act(&mut AttackStage {
+        state.strategy.act(&mut AttackStage::new(StageParts {
             device: &mut self.device,
             workspace: &mut self.workspace,
-            memory: &mut state.memory,
+            state: &mut state.stage,
             tally: &mut state.tally,
             strength: state.attack.strength,
             epoch: EpochIndex(i64::from(event.epoch)),
@@ -344,7 +364,7 @@ impl<'a> Replayer<'a> {
             now: Timestamp(i64::from(event.minute)),
             user_action: UserAction(ATTACK + number),
             visit,
-        });
+        }));
         state.tally.action();
     }
 

@@ -24,6 +24,9 @@ pub struct Resilience {
     /// (iii) The change of the sum of a batch, as a share of its bound: the largest over all
     /// batches.
     pub by_query: f64,
+    /// What was taken from the quota of an honest impression site, as a share of what the attacker
+    /// paid for it: the largest over all of those. See [`Bound::Payment`].
+    pub by_payment: f64,
     /// The number of global budgets that the attacker drained alone (k).
     pub drained_budgets: u64,
     /// The number of device-epochs in which it took something from a filter that honest sites need.
@@ -40,6 +43,7 @@ impl Resilience {
             by_user_actions: 0.0,
             drained: 0.0,
             by_query: 0.0,
+            by_payment: 0.0,
             drained_budgets: 0,
             touched: 0,
             touched_by_querier: vec![0; queriers],
@@ -48,14 +52,24 @@ impl Resilience {
 
     /// True if every bound held.
     pub fn hold(&self) -> bool {
-        [
-            self.by_quotas,
-            self.by_user_actions,
-            self.drained,
-            self.by_query,
-        ]
-        .iter()
-        .all(|share| *share <= 1.0)
+        self.broken().next().is_none()
+    }
+
+    /// The share of a bound that was reached.
+    pub fn share(&self, bound: Bound) -> f64 {
+        match bound {
+            Bound::Quotas => self.by_quotas,
+            Bound::UserActions => self.by_user_actions,
+            Bound::Drained => self.drained,
+            Bound::Query => self.by_query,
+            Bound::Payment => self.by_payment,
+        }
+    }
+
+    /// The bounds that were broken.
+    pub fn broken(&self) -> impl Iterator<Item = Bound> {
+        let exceeded = |bound: &Bound| self.share(*bound) > 1.0;
+        Bound::ALL.into_iter().filter(exceeded)
     }
 
     /// Adds what another thread saw. The order of threads does not matter.
@@ -63,6 +77,7 @@ impl Resilience {
         self.by_quotas = self.by_quotas.max(other.by_quotas);
         self.by_user_actions = self.by_user_actions.max(other.by_user_actions);
         self.drained = self.drained.max(other.drained);
+        self.by_payment = self.by_payment.max(other.by_payment);
         self.drained_budgets += other.drained_budgets;
         self.touched += other.touched;
         for (sum, more) in self
@@ -79,8 +94,17 @@ impl Resilience {
         let bounds = self.bounds;
         let actions = tally.actions();
         let (mut touched, mut drained) = (0, 0);
-        for tally in tally.epochs() {
-            touched += u64::from(tally.touched);
+        for of_epoch in tally.epochs() {
+            touched += u64::from(of_epoch.touched);
+            if bounds.pays {
+                let on_sites: u64 = of_epoch.conversion_sites.iter().map(|(_, it)| it).sum();
+                let paid = of_epoch.attacker.max(on_sites);
+                let honest = of_epoch.impression_sites.iter();
+                let honest = honest.filter(|(site, _)| !tally.owns(*site));
+                let most = honest.map(|(_, taken)| *taken).max().unwrap_or(0);
+                self.by_payment = self.by_payment.max(share(most, paid));
+            }
+            let tally = of_epoch;
             if tally.attacker == 0 {
                 continue;
             }
@@ -133,6 +157,58 @@ impl Resilience {
                 .by_query
                 .max(share(change, reports.saturating_mul(sensitivity)));
         }
+    }
+}
+
+/// A bound on what an attacker can do. The first four are the parts of the paper's theorem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// (i) The quotas that it uses bound what it takes from a global budget.
+    Quotas,
+    /// (ii) Its user actions bound the same amount.
+    UserActions,
+    /// (iii) Its user actions bound how many global budgets it drains.
+    Drained,
+    /// (iii) The device-epochs that it touched bound how much a sum of reports changes.
+    Query,
+    /// What it pays bounds what it takes from the quota of one honest impression site. So emptying
+    /// such a quota needs the quotas of several conversion sites, as the paper claims. The paper's
+    /// literal site charging breaks this in windows of one epoch
+    /// ([`FreeDenial`](crate::attack::attackers::FreeDenial)).
+    Payment,
+}
+
+impl Bound {
+    /// All bounds.
+    pub const ALL: [Self; 5] = [
+        Self::Quotas,
+        Self::UserActions,
+        Self::Drained,
+        Self::Query,
+        Self::Payment,
+    ];
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Quotas => {
+                "(i) the attacker took more from a global budget than the quotas it used allow"
+            }
+            Self::UserActions => {
+                "(ii) the attacker took more from a global budget than its user actions allow"
+            }
+            Self::Drained => {
+                "(iii) the attacker drained more global budgets than its user actions allow"
+            }
+            Self::Query => {
+                "(iii) a sum of reports changed by more than the touched device-epochs allow"
+            }
+            Self::Payment => {
+                "the attacker took more from the quota of an honest impression site than it paid, \
+                 which the paper's literal site charging allows"
+            }
+        })
     }
 }
 

@@ -124,6 +124,9 @@ pub struct ReachedRecord {
     pub drained: Option<f64>,
     /// (iii) Of a sum changed.
     pub by_query: Option<f64>,
+    /// Of what was paid, by the quota of an honest impression site. None also if nothing was paid
+    /// for what was taken: then the bound is broken by any factor.
+    pub by_payment: Option<f64>,
 }
 
 /// A batch.
@@ -306,6 +309,8 @@ impl From<&Resilience> for BoundsRecord {
                 by_user_actions: bounds.by_user_action.map(|_| resilience.by_user_actions),
                 drained: bounds.actions_to_drain.map(|_| resilience.drained),
                 by_query: Some(resilience.by_query),
+                by_payment: Some(resilience.by_payment)
+                    .filter(|share| bounds.pays && share.is_finite()),
             },
         }
     }
