@@ -4,15 +4,25 @@
 //! ([`criteo`]), or it is generated ([`synthetic`]). It can be written to files ([`mod@write`]).
 //! Parts that do not fit into memory stay on disk.
 
+mod amounts;
+mod buckets;
 mod cells;
+mod columns;
 pub mod criteo;
 mod csv;
 mod disk;
 mod gather;
 pub(crate) mod hash;
+mod input;
+mod json;
+mod kinds;
+mod look;
 pub mod read;
+mod sites;
 pub mod synthetic;
 pub mod table;
+mod time;
+pub mod understanding;
 pub mod write;
 
 use std::borrow::Cow;
