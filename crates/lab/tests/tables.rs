@@ -336,7 +336,7 @@ fn what_columns_mean() {
     let expected = ["0 0 s p 0", "0 0 s p 1", "0 0 s 2", "0 0 s 1 from q"];
     assert_eq!(table.read(&TableOptions::default()), [expected]);
 
-    let times = |unit, origin, time: &str| {
+    let times = |unit, origin: Option<i64>, time: &str| {
         let options = TableOptions {
             time_unit: Some(unit),
             time_origin: origin.map(TimeOrigin::Number),

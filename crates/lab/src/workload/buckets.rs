@@ -153,7 +153,7 @@ impl BucketTally {
 
     fn only_numbers(&self) -> bool {
         let number = |value: &String| value == NO_VALUE || whole(Cell::Text(value)).is_some();
-        !self.others || self.values.keys().all(number)
+        self.fraction.is_none() && (!self.others || self.values.keys().all(number))
     }
 
     /// The rule for a column that was looked at as a whole.

@@ -180,14 +180,16 @@ pub fn read_inputs(
         Decision::Plan(plan) => plan,
         Decision::LookFurther => reading.look_at_everything()?,
     };
-    loop {
-        match reading.read(&mut plan) {
-            Ok(finished) => return Ok(finished),
-            Err(Stop::Error(error)) => return Err(error),
-            // Rows after the first ones differ. All rows decide.
-            Err(Stop::Surprise) => plan = reading.look_at_everything()?,
-        }
+    let mut read = reading.read(&mut plan);
+    if let Err(Stop::Surprise) = read {
+        // Rows after the first ones differ. All rows decide.
+        plan = reading.look_at_everything()?;
+        read = reading.read(&mut plan);
     }
+    read.map_err(|stop| match stop {
+        Stop::Error(error) => error,
+        Stop::Surprise => reading.changed(),
+    })
 }
 
 /// Checks that some file has each column that was named, and impression sites.
@@ -519,11 +521,14 @@ impl Reading<'_> {
         self.now.bytes_done = self.now.bytes_total - whole;
         match look.decide(self)? {
             Decision::Plan(plan) => Ok(plan),
-            Decision::LookFurther => Err(ReadError::new(
-                &self.tables[0].file.path,
-                "the rows changed while they were read",
-            )),
+            Decision::LookFurther => Err(self.changed()),
         }
+    }
+
+    /// The error for rows that are not those that were looked at.
+    fn changed(&self) -> ReadError {
+        let path = &self.tables[0].file.path;
+        ReadError::new(path, "the rows changed while they were read")
     }
 
     /// Calls `each` with every row of a table, and reports progress.
