@@ -267,24 +267,30 @@ impl AmountTally {
         }
     }
 
-    /// The message for values with decimals.
-    pub(crate) fn refuse(&self) -> Option<String> {
+    /// The number of decimals of the finest value, and this value. None if values are whole.
+    pub(crate) fn decimals(&self) -> Option<(u32, &str)> {
         let (scale, example) = self.finest.as_ref()?;
-        let unit = match scale {
-            0..=4 => Decimal {
-                mantissa: 1,
-                scale: *scale,
-            },
-            // So many decimals come from a computation, and not from a price list.
-            _ => Decimal {
-                mantissa: 1,
-                scale: 2,
-            },
-        };
-        Some(format!(
-            "values have decimals, such as {example}; give --value-unit {unit} to count them in \
-             units of {unit}, rounded to the nearest"
-        ))
+        Some((*scale, example))
+    }
+}
+
+/// The most decimals that values may have without a unit being given: those of prices. More come
+/// from a computation.
+pub(crate) const MOST_DECIMALS: u32 = 2;
+
+impl ValueUnit {
+    /// The unit that makes numbers with so many decimals whole.
+    pub(crate) fn of_decimals(scale: u32) -> Self {
+        Self(Decimal { mantissa: 1, scale })
+    }
+
+    /// The message for values with too many decimals.
+    pub(crate) fn propose(example: &str) -> String {
+        let unit = Self::of_decimals(MOST_DECIMALS);
+        format!(
+            "values have many decimals, such as {example}; give --value-unit {unit} to count them \
+             in units of {unit}, rounded to the nearest"
+        )
     }
 }
 
@@ -348,10 +354,7 @@ mod tests {
         }
         assert_eq!(tally.mark(), Mark::Comma);
         tally.add(Cell::Text("3,25"), Some(Mark::Comma));
-        assert_eq!(
-            tally.refuse().unwrap(),
-            "values have decimals, such as 3.25; give --value-unit 0.01 to count them in units of \
-             0.01, rounded to the nearest"
-        );
+        assert_eq!(tally.decimals(), Some((2, "3.25")));
+        assert_eq!(ValueUnit::of_decimals(2).to_string(), "0.01");
     }
 }

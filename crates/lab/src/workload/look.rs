@@ -1,7 +1,7 @@
 //! Tables are looked at before they are read: at their first rows, and at all of them if those do
 //! not settle what everything means.
 
-use crate::workload::amounts::{AmountTally, Mark};
+use crate::workload::amounts::{AmountTally, MOST_DECIMALS, Mark, ValueUnit};
 use crate::workload::buckets::{BucketOptions, BucketRule, BucketTally};
 use crate::workload::cells::Cell;
 use crate::workload::columns;
@@ -23,6 +23,7 @@ pub(crate) struct Plan {
     pub(crate) buckets: BucketRule,
     /// The decimal mark, by file.
     pub(crate) marks: Vec<Mark>,
+    pub(crate) value_unit: Option<ValueUnit>,
     /// True if the names of conversion sites and of impression sites are reduced to sites, by file.
     pub(crate) reduced: Vec<[bool; 2]>,
 }
@@ -188,16 +189,20 @@ impl Look {
         let marks: Vec<Mark> = looked()
             .map(|(table, file)| mark_by_format(table).unwrap_or_else(|| file.amounts.mark()))
             .collect();
-        if options.value_unit.is_none() {
-            let wrong = looked().find_map(|(table, file)| Some((table, file.amounts.refuse()?)));
-            if let Some((table, what)) = wrong {
-                if !self.complete {
-                    return Ok(Decision::LookFurther);
-                }
-                let column = table.column(Field::Value);
+        let mut value_unit = options.value_unit;
+        let decimals = looked().filter_map(|(table, file)| Some((file.amounts.decimals()?, table)));
+        if let Some(((scale, example), table)) = decimals.max_by_key(|((scale, _), _)| *scale)
+            && value_unit.is_none()
+        {
+            if !self.complete {
+                return Ok(Decision::LookFurther);
+            }
+            if scale > MOST_DECIMALS {
+                let (column, what) = (table.column(Field::Value), ValueUnit::propose(example));
                 let what = format!("column `{column}`: {what}");
                 return Err(ReadError::new(&table.file.path, what));
             }
+            value_unit = Some(ValueUnit::of_decimals(scale));
         }
         let reduced = looked().map(|(_, file)| {
             file.sites.map(|(names, urls)| match options.sites.which {
@@ -215,6 +220,7 @@ impl Look {
             kinds,
             buckets,
             marks,
+            value_unit,
         }))
     }
 }

@@ -80,8 +80,9 @@ pub struct TableOptions {
     /// The number of buckets, up to [`MAX_BUCKETS`]. The default is the paper's, or fewer if a
     /// column has fewer values.
     pub buckets: Option<u16>,
-    /// The unit of values. A value is rounded to the nearest multiple, and is at least one unit.
-    /// Without a unit, values are whole numbers from 1 on.
+    /// The unit of values. A value is rounded to the nearest multiple, halves upwards, and is at
+    /// least one unit. Without a unit, values are whole numbers from 1 on, or, if some have
+    /// decimals, numbers with up to two decimals, of which the finest gives the unit.
     pub value_unit: Option<ValueUnit>,
     /// The sites that names of sites stand for.
     pub sites: SiteNames,
@@ -667,7 +668,7 @@ impl Reading<'_> {
             },
             values: ValuesUnderstood {
                 column: column(Field::Value),
-                unit: self.options.value_unit.map(|unit| unit.to_string()),
+                unit: plan.value_unit.map(|unit| unit.to_string()),
                 decimal_comma: plan.has_decimal_comma(),
                 range,
                 rounded: amounts.iter().map(|it| it.rounded).sum(),
@@ -743,7 +744,7 @@ impl<'p> Interpreter<'p> {
             kinds: &mut plan.kinds,
             buckets: &plan.buckets,
             clock,
-            amounts: Amounts::new(options.value_unit, plan.marks[number]),
+            amounts: Amounts::new(plan.value_unit, plan.marks[number]),
             has_kind: table.has(Field::Kind),
             bucket_named: options.names_buckets(),
             device: String::new(),
