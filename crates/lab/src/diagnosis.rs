@@ -172,7 +172,9 @@ impl Measurable {
             with_a_batch: epsilons.len(),
             epsilon,
             above_one: epsilons.iter().filter(|it| **it > 1.0).count(),
-            flags: busiest.filter(|_| epsilons.is_empty()).map(|it| flags(it, options)),
+            flags: busiest
+                .filter(|_| epsilons.is_empty())
+                .map(|it| flags(it, options)),
             busiest: busiest.map(|it| Busiest {
                 site: workload.conversion_site_names[it.site as usize].clone(),
                 conversions: it.conversions,
@@ -375,13 +377,15 @@ impl Examination {
         findings.extend(nothing(FindingKind::NoConversions, self.conversions));
         let shown = never.iter().map(|(shown, _)| shown).sum();
         let never_converts = finding(FindingKind::NeverConverts, shown, self.impressions);
-        findings.extend(never_converts.map(|finding| Finding {
-            examples: never
-                .iter()
-                .take(EXAMPLES)
-                .map(|(_, name)| (*name).to_owned())
-                .collect(),
-            ..finding
+        findings.extend(never_converts.map(|finding| {
+            Finding {
+                examples: never
+                    .iter()
+                    .take(EXAMPLES)
+                    .map(|(_, name)| (*name).to_owned())
+                    .collect(),
+                ..finding
+            }
         }));
         findings.extend(finding(
             FindingKind::NoEarlierImpression,

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use arrow_array::types::Int8Type;
 use arrow_array::{
-    ArrayRef, BooleanArray, Date32Array, DictionaryArray, Float64Array, Int64Array, LargeStringArray,
-    RecordBatch, StringArray, StringViewArray, TimestampMillisecondArray, UInt8Array,
+    ArrayRef, BooleanArray, Date32Array, DictionaryArray, Float64Array, Int64Array,
+    LargeStringArray, RecordBatch, StringArray, StringViewArray, TimestampMillisecondArray,
+    UInt8Array,
 };
 use bigbird::Profile;
 use bigbird_lab::attack::attackers::Random;

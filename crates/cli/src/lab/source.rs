@@ -71,10 +71,20 @@ pub(crate) struct WorkloadSource<B: BucketFlags = BucketArgs> {
     /// Kinds of rows that are impressions [default: impression and the like]
     ///
     /// If the kinds of both impressions and conversions are given, other rows are left out.
-    #[arg(long, value_name = "KIND,...", value_delimiter = ',', help_heading = "Workload")]
+    #[arg(
+        long,
+        value_name = "KIND,...",
+        value_delimiter = ',',
+        help_heading = "Workload"
+    )]
     impression_kind: Vec<String>,
     /// Kinds of rows that are conversions [default: conversion, purchase and the like]
-    #[arg(long, value_name = "KIND,...", value_delimiter = ',', help_heading = "Workload")]
+    #[arg(
+        long,
+        value_name = "KIND,...",
+        value_delimiter = ',',
+        help_heading = "Workload"
+    )]
     conversion_kind: Vec<String>,
     #[command(flatten)]
     buckets: B,
@@ -369,7 +379,10 @@ impl<B: BucketFlags> WorkloadSource<B> {
         self.refuse_unused_options()?;
         let (workload, understanding) = self.read(seed)?;
         if let Some(understanding) = &understanding {
-            understanding.lines().iter().for_each(|line| stdio::tell(line));
+            understanding
+                .lines()
+                .iter()
+                .for_each(|line| stdio::tell(line));
             let times = &understanding.times;
             let is_counted = |form: &TimeForm| matches!(form, TimeForm::Counted(_));
             if times.forms.iter().any(is_counted)

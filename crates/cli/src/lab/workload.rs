@@ -103,7 +103,13 @@ fn describe(args: &DescribeArgs) -> CommandResult {
         description["diagnosis"] = json!(diagnosis);
         output::json(&description)?
     } else {
-        let mut text = tell(args, &description, &workload, queriers, understanding.as_ref())?;
+        let mut text = tell(
+            args,
+            &description,
+            &workload,
+            queriers,
+            understanding.as_ref(),
+        )?;
         tell_diagnosis(&diagnosis, &mut text)?;
         text
     };
@@ -221,7 +227,10 @@ fn tell(
         let date = |epoch| understanding.and_then(|it| it.times.epoch_date(epoch));
         match (date(first), date(last)) {
             (Some(begin), Some(end)) => {
-                writeln!(text, "Epochs {first} to {last}, which begin on {begin} and {end}.")?;
+                writeln!(
+                    text,
+                    "Epochs {first} to {last}, which begin on {begin} and {end}."
+                )?;
             }
             _ => writeln!(text, "Epochs {first} to {last}.")?,
         }
@@ -293,10 +302,7 @@ fn tell(
 
 /// Tells what is missing or odd, and what can be measured.
 fn tell_diagnosis(diagnosis: &Diagnosis, text: &mut String) -> std::fmt::Result {
-    let mut sections = vec![(
-        "What can be measured:",
-        diagnosis.measurable.sentences(),
-    )];
+    let mut sections = vec![("What can be measured:", diagnosis.measurable.sentences())];
     if !diagnosis.findings.is_empty() {
         let findings = diagnosis.findings.iter().map(|finding| finding.text());
         sections.insert(0, ("What is missing or odd:", findings.collect()));

@@ -90,7 +90,11 @@ impl Decimal {
         let above = self.mantissa * 10_i128.pow(unit.scale);
         let below = unit.mantissa * 10_i128.pow(self.scale);
         let (whole, rest) = (above / below, above % below);
-        let away = if 2 * rest.abs() >= below { above.signum() } else { 0 };
+        let away = if 2 * rest.abs() >= below {
+            above.signum()
+        } else {
+            0
+        };
         (whole + away, rest == 0)
     }
 }
@@ -253,7 +257,10 @@ impl AmountTally {
         if let Some(mark) = mark
             && let Ok(Some(number)) = number(cell, mark)
             && number.scale > 0
-            && self.finest.as_ref().is_none_or(|(scale, _)| *scale < number.scale)
+            && self
+                .finest
+                .as_ref()
+                .is_none_or(|(scale, _)| *scale < number.scale)
         {
             self.finest = Some((number.scale, number.to_string()));
         }

@@ -183,7 +183,10 @@ impl BucketTally {
             return Err(format!(
                 "there are more than {MAX_VALUES} different values, such as {}; give a column \
                  with few values as --bucket-column",
-                self.values.keys().min().map_or(String::new(), |it| quoted(it))
+                self.values
+                    .keys()
+                    .min()
+                    .map_or(String::new(), |it| quoted(it))
             ));
         }
         Ok(self.by_frequency(options))
@@ -239,16 +242,28 @@ mod tests {
         );
         let names = |values: &[&str], count| rule(values, count, true).unwrap();
         let few = names(&["fr", "de", "de"], None);
-        assert_eq!((few.count(), few.names().join(" ")), (2, "de fr".to_owned()));
+        assert_eq!(
+            (few.count(), few.names().join(" ")),
+            (2, "de fr".to_owned())
+        );
         // Ties go by name, and what is left goes to the last bucket.
         let many = names(&["c", "b", "a", "d", "d", ""], Some(3));
-        assert_eq!((many.count(), many.names().join(" ")), (3, "d (empty) other".to_owned()));
+        assert_eq!(
+            (many.count(), many.names().join(" ")),
+            (3, "d (empty) other".to_owned())
+        );
         let mut buffer = String::new();
         assert_eq!(many.bucket(Cell::Text("d"), true, &mut buffer), Ok(Some(0)));
         assert_eq!(many.bucket(Cell::Nothing, true, &mut buffer), Ok(Some(1)));
-        assert_eq!(many.bucket(Cell::Text("new"), true, &mut buffer), Ok(Some(2)));
+        assert_eq!(
+            many.bucket(Cell::Text("new"), true, &mut buffer),
+            Ok(Some(2))
+        );
         let one = names(&["c", "b"], Some(1));
-        assert_eq!((one.count(), one.names().join(" ")), (1, "other".to_owned()));
+        assert_eq!(
+            (one.count(), one.names().join(" ")),
+            (1, "other".to_owned())
+        );
         // Numbers that are not buckets are names if the column was named.
         assert_eq!(names(&["12", "77", "12"], None).names(), ["12", "77"]);
     }

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{
-    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StringArray};
 use arrow_schema::{DataType, TimeUnit};
@@ -21,8 +21,8 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::errors::ParquetError;
 
-use crate::workload::read::ReadError;
 use crate::workload::columns::{self, missing};
+use crate::workload::read::ReadError;
 
 /// A cell of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -156,7 +156,10 @@ impl Holds {
             _ if found.is_integer() => self != Self::Lists,
             // Some programs store whole numbers as floating-point numbers if some cells are empty.
             DataType::Float32 | DataType::Float64 => {
-                matches!(self, Self::Numbers | Self::Times | Self::Amounts | Self::Words)
+                matches!(
+                    self,
+                    Self::Numbers | Self::Times | Self::Amounts | Self::Words
+                )
             }
             _ => false,
         }
@@ -200,9 +203,10 @@ impl Column {
             Values::Fractions(fractions.values().iter().copied().map(f64::from).collect())
         } else if let Some(truths) = array.as_boolean_opt() {
             Values::Truths(truths.clone())
-        } else if let (Some(decimals), DataType::Decimal128(_, scale)) =
-            (array.as_primitive_opt::<Decimal128Type>(), array.data_type())
-        {
+        } else if let (Some(decimals), DataType::Decimal128(_, scale)) = (
+            array.as_primitive_opt::<Decimal128Type>(),
+            array.data_type(),
+        ) {
             // The shortest decimal of the quotient is the number that was meant, up to 15 digits.
             let power = 10_f64.powi(i32::from(*scale));
             #[expect(clippy::cast_precision_loss, reason = "values have fewer digits")]
@@ -351,7 +355,12 @@ impl ParquetFile {
             let Some((name, holds)) = column else {
                 continue;
             };
-            match schema.fields().iter().filter(|it| it.name() == name).count() {
+            match schema
+                .fields()
+                .iter()
+                .filter(|it| it.name() == name)
+                .count()
+            {
                 0 => return Err(error(missing(name, &self.names().join(", ")))),
                 1 => {}
                 count => return Err(error(columns::several(name, count))),

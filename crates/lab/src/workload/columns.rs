@@ -113,37 +113,110 @@ impl Field {
     const fn synonyms(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Device => &[&[
-                "deviceid", "userid", "user", "uid", "did", "visitor", "visitorid", "visitoruid",
-                "clientid", "cookie", "cookieid", "browserid", "maid", "idfa", "gaid",
-                "advertisingid", "anonymousid", "customerid", "personid", "fullvisitorid",
+                "deviceid",
+                "userid",
+                "user",
+                "uid",
+                "did",
+                "visitor",
+                "visitorid",
+                "visitoruid",
+                "clientid",
+                "cookie",
+                "cookieid",
+                "browserid",
+                "maid",
+                "idfa",
+                "gaid",
+                "advertisingid",
+                "anonymousid",
+                "customerid",
+                "personid",
+                "fullvisitorid",
                 "userpseudoid",
             ]],
             Self::Time => &[
                 &[
-                    "timestamp", "ts", "eventtime", "eventtimestamp", "datetime", "eventdatetime",
-                    "timeutc", "utctime", "timestamputc", "timems", "timestampms", "tsms",
-                    "unixtime", "unixtimestamp", "epochms", "epochseconds", "occurredat",
-                    "createdat", "happenedat", "loggedat", "servertime", "clienttime",
+                    "timestamp",
+                    "ts",
+                    "eventtime",
+                    "eventtimestamp",
+                    "datetime",
+                    "eventdatetime",
+                    "timeutc",
+                    "utctime",
+                    "timestamputc",
+                    "timems",
+                    "timestampms",
+                    "tsms",
+                    "unixtime",
+                    "unixtimestamp",
+                    "epochms",
+                    "epochseconds",
+                    "occurredat",
+                    "createdat",
+                    "happenedat",
+                    "loggedat",
+                    "servertime",
+                    "clienttime",
                 ],
                 &["date", "day", "eventdate"],
             ],
             Self::ConversionSite => &[&[
-                "conversionsite", "conversiondomain", "advertiser", "advertiserid",
-                "advertisersite", "advertiserdomain", "destination", "destinationsite",
-                "destinationdomain", "webdestination", "attributiondestination", "merchant",
-                "merchantid", "merchantsite", "shop", "shopdomain", "brand", "brandsite",
+                "conversionsite",
+                "conversiondomain",
+                "advertiser",
+                "advertiserid",
+                "advertisersite",
+                "advertiserdomain",
+                "destination",
+                "destinationsite",
+                "destinationdomain",
+                "webdestination",
+                "attributiondestination",
+                "merchant",
+                "merchantid",
+                "merchantsite",
+                "shop",
+                "shopdomain",
+                "brand",
+                "brandsite",
             ]],
             Self::ImpressionSite => &[&[
-                "impressionsite", "impressiondomain", "publisher", "publisherid", "publishersite",
-                "publisherdomain", "sourcesite", "sourcedomain", "sourceorigin", "shownon",
+                "impressionsite",
+                "impressiondomain",
+                "publisher",
+                "publisherid",
+                "publishersite",
+                "publisherdomain",
+                "sourcesite",
+                "sourcedomain",
+                "sourceorigin",
+                "shownon",
                 "inventorysite",
             ]],
             Self::Kind => &[&[
-                "kind", "event", "eventtype", "eventkind", "eventname", "type", "action",
+                "kind",
+                "event",
+                "eventtype",
+                "eventkind",
+                "eventname",
+                "type",
+                "action",
             ]],
             Self::Value => &[&[
-                "conversionvalue", "revenue", "amount", "price", "purchasevalue", "ordervalue",
-                "saleamount", "salevalue", "saleprice", "valueusd", "valueeur", "turnover",
+                "conversionvalue",
+                "revenue",
+                "amount",
+                "price",
+                "purchasevalue",
+                "ordervalue",
+                "saleamount",
+                "salevalue",
+                "saleprice",
+                "valueusd",
+                "valueeur",
+                "turnover",
             ]],
             Self::Bucket | Self::Order => &[],
         }
@@ -162,8 +235,17 @@ impl Field {
                 "campaign", "site", "domain", "host", "url",
             ],
             Self::ImpressionSite => &[
-                "impress", "publish", "shown", "source", "refer", "inventory", "placement", "site",
-                "domain", "host", "url",
+                "impress",
+                "publish",
+                "shown",
+                "source",
+                "refer",
+                "inventory",
+                "placement",
+                "site",
+                "domain",
+                "host",
+                "url",
             ],
             Self::Kind => &["kind", "type", "event", "action"],
             Self::Value => &["value", "revenue", "amount", "price", "total"],
@@ -196,7 +278,10 @@ pub(crate) fn places(
         if name.is_empty() {
             continue;
         }
-        if let Some((_, several)) = preset.iter().find(|(of, _)| *of == field && given.is_none()) {
+        if let Some((_, several)) = preset
+            .iter()
+            .find(|(of, _)| *of == field && given.is_none())
+        {
             several.iter().for_each(|number| taken[*number] = true);
             places[at].clone_from(several);
             continue;
@@ -219,9 +304,8 @@ pub(crate) fn places(
     let mut unclear = Vec::new();
     for (at, field) in open {
         let candidates = field.synonyms().iter().find_map(|synonyms| {
-            let named = |number: &usize| {
-                !taken[*number] && synonyms.contains(&plain[*number].as_str())
-            };
+            let named =
+                |number: &usize| !taken[*number] && synonyms.contains(&plain[*number].as_str());
             let found: Vec<usize> = (0..names.len()).filter(named).collect();
             (!found.is_empty()).then_some(found)
         });
@@ -379,7 +463,15 @@ mod tests {
     fn columns_are_found_by_their_names() {
         assert_eq!(
             found(
-                &["User ID", "event_time", "Advertiser", "publisher", "event", "Revenue", "x"],
+                &[
+                    "User ID",
+                    "event_time",
+                    "Advertiser",
+                    "publisher",
+                    "event",
+                    "Revenue",
+                    "x"
+                ],
                 ""
             ),
             Ok([
@@ -424,7 +516,13 @@ mod tests {
              conversion_site; give --columns 'device=the visitor,time=when,conversion_site=landing \
              page'; the columns are: the visitor, when, landing page, a"
         );
-        assert!(found(&names, "device=the visitor,time=when,conversion_site=landing page").is_ok());
+        assert!(
+            found(
+                &names,
+                "device=the visitor,time=when,conversion_site=landing page"
+            )
+            .is_ok()
+        );
         assert_eq!(
             found(&["q", "w"], "").unwrap_err(),
             "no column is named device, no column is named time, no column is named \

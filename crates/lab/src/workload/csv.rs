@@ -48,11 +48,7 @@ impl Csv {
     }
 
     /// Reads the header of a text. Messages call it by this path.
-    pub(crate) fn new(
-        path: &Path,
-        text: Box<dyn Read>,
-        delimiter: u8,
-    ) -> Result<Self, ReadError> {
+    pub(crate) fn new(path: &Path, text: Box<dyn Read>, delimiter: u8) -> Result<Self, ReadError> {
         let mut csv = Self {
             path: path.to_owned(),
             text,

@@ -192,11 +192,7 @@ impl LogFile {
 
 /// Copies a stream to a temporary file without a name, so that it can be read several times. Only
 /// the owner may open it.
-fn spool(
-    path: &Path,
-    stream: &mut dyn Read,
-    temporary: Option<&Path>,
-) -> Result<File, ReadError> {
+fn spool(path: &Path, stream: &mut dyn Read, temporary: Option<&Path>) -> Result<File, ReadError> {
     let folder = temporary.map_or_else(std::env::temp_dir, Path::to_owned);
     let in_folder = |cause: io::Error| {
         let what = format!("cannot create a temporary file in this folder: {cause}");

@@ -57,7 +57,10 @@ impl KindWords {
     /// kinds, rows of other kinds are left out.
     pub(crate) fn new(impressions: &[String], conversions: &[String]) -> Result<Self, String> {
         let folded = |given: &[String]| -> Vec<String> {
-            given.iter().map(|word| word.trim().to_lowercase()).collect()
+            given
+                .iter()
+                .map(|word| word.trim().to_lowercase())
+                .collect()
         };
         let (mut impression, mut conversion) = (folded(impressions), folded(conversions));
         if let Some(both) = impression.iter().find(|word| conversion.contains(word)) {
@@ -97,7 +100,9 @@ impl KindWords {
 
     /// The kind of a row. None if the word is unknown.
     pub(crate) fn kind(&mut self, cell: Cell<'_>) -> Result<Option<Kind>, String> {
-        let word = cell.name(&mut self.buffer)?.ok_or_else(|| EMPTY.to_owned())?;
+        let word = cell
+            .name(&mut self.buffer)?
+            .ok_or_else(|| EMPTY.to_owned())?;
         let mut words = self.words.iter_mut();
         let known = |it: &&mut (String, Kind, u64)| same(&it.0, word);
         if let Some((_, kind, count)) = words.find(known) {
@@ -278,8 +283,7 @@ mod tests {
              them are impressions and which are conversions, for example --impression-kind view \
              --conversion-kind click,purchase,signup, or --columns kind=NAME for another column"
         );
-        let mut named =
-            KindWords::new(&given("view"), &given("click,purchase,signup")).unwrap();
+        let mut named = KindWords::new(&given("view"), &given("click,purchase,signup")).unwrap();
         assert_eq!(named.refuse(&seen), None);
         assert_eq!(named.kind(Cell::Text("View")), Ok(Some(Kind::Impression)));
         assert_eq!(named.kind(Cell::Text("scroll")), Ok(Some(Kind::Other)));

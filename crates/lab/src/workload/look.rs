@@ -3,13 +3,11 @@
 
 use crate::workload::amounts::{AmountTally, MOST_DECIMALS, Mark, ValueUnit};
 use crate::workload::buckets::{BucketOptions, BucketRule, BucketTally};
-use crate::workload::cells::Cell;
 use crate::workload::columns;
 use crate::workload::gather::Field;
 use crate::workload::input::Format;
 use crate::workload::kinds::{Kind, KindTally, KindWords};
 use crate::workload::read::ReadError;
-use crate::workload::sites::{ReducedNames, is_url};
 use crate::workload::table::{Reading, Stop, TableFile, TableOptions, kind_of};
 use crate::workload::time::{TimeForm, TimeTally};
 
@@ -24,8 +22,6 @@ pub(crate) struct Plan {
     /// The decimal mark, by file.
     pub(crate) marks: Vec<Mark>,
     pub(crate) value_unit: Option<ValueUnit>,
-    /// True if the names of conversion sites and of impression sites are reduced to sites, by file.
-    pub(crate) reduced: Vec<[bool; 2]>,
 }
 
 impl Plan {
@@ -41,14 +37,6 @@ impl Plan {
 
     pub(crate) fn has_decimal_comma(&self) -> bool {
         self.marks.contains(&Mark::Comma)
-    }
-
-    /// The fields of sites that are reduced in some file.
-    pub(crate) fn reduced_fields(&self) -> Vec<&'static str> {
-        let some = |at: usize| self.reduced.iter().any(|reduced| reduced[at]);
-        let fields = [Field::ConversionSite, Field::ImpressionSite];
-        let named = (0..2).zip(fields).filter(|(at, _)| some(*at));
-        named.map(|(_, field)| field.key()).collect()
     }
 }
 
@@ -78,8 +66,6 @@ struct FileLook {
     timestamps: bool,
     kinds: KindTally,
     amounts: AmountTally,
-    /// For conversion sites and impression sites: the numbers of names and of URLs.
-    sites: [(u64, u64); 2],
 }
 
 impl Look {
@@ -128,13 +114,6 @@ impl Look {
                 if kind == Some(Kind::Conversion) {
                     let value = cells[Field::Value as usize];
                     file.amounts.add(value, first_marks);
-                }
-                let sites = [Field::ConversionSite, Field::ImpressionSite];
-                for (counts, field) in file.sites.iter_mut().zip(sites) {
-                    if let Cell::Text(name) = cells[field as usize] {
-                        counts.0 += 1;
-                        counts.1 += u64::from(is_url(name));
-                    }
                 }
                 Ok(())
             });
@@ -204,17 +183,9 @@ impl Look {
             }
             value_unit = Some(ValueUnit::of_decimals(scale));
         }
-        let reduced = looked().map(|(_, file)| {
-            file.sites.map(|(names, urls)| match options.sites.which {
-                ReducedNames::Urls => urls > 0 && urls * 2 > names,
-                ReducedNames::All => true,
-                ReducedNames::None => false,
-            })
-        });
         let mut kinds = self.words.clone();
         kinds.order(&self.kinds);
         Ok(Decision::Plan(Plan {
-            reduced: reduced.collect(),
             zoneless: looked().any(|(_, file)| file.times.zoneless()),
             forms,
             kinds,
@@ -238,7 +209,10 @@ impl FileLook {
 
 /// Refuses files of which some say when their times were and others do not.
 fn mixed_times(tables: &[TableFile], forms: &[TimeForm]) -> Result<(), ReadError> {
-    let mut read = tables.iter().zip(forms).filter(|(table, _)| !table.left_out);
+    let mut read = tables
+        .iter()
+        .zip(forms)
+        .filter(|(table, _)| !table.left_out);
     let Some((first, form)) = read.next() else {
         return Ok(());
     };

@@ -57,30 +57,50 @@ fn is_web(scheme: &str) -> bool {
 
 /// True if a name is a URL of the web.
 pub(crate) fn is_url(name: &str) -> bool {
-    name.split_once("://").is_some_and(|(scheme, _)| is_web(scheme))
+    // Nearly all other names are told by their first letter.
+    name.starts_with(['h', 'H'])
+        && name
+            .split_once("://")
+            .is_some_and(|(scheme, _)| is_web(scheme))
 }
 
 /// The sites of the names in a column.
 #[derive(Debug)]
 pub(crate) struct SiteCache {
-    /// None if names stay as they are.
-    pub(crate) reduce: Option<fn(&str) -> Option<String>>,
-    pub(crate) known: FixedMap<String, String>,
+    sites: SiteNames,
+    known: FixedMap<String, String>,
+    /// True if a name was replaced.
+    pub(crate) replaced: bool,
 }
 
 /// The most names that are remembered.
 const REMEMBERED: usize = 1 << 20;
 
 impl SiteCache {
+    pub(crate) fn new(sites: SiteNames) -> Self {
+        Self {
+            sites,
+            known: FixedMap::default(),
+            replaced: false,
+        }
+    }
+
     pub(crate) fn site<'s>(&'s mut self, name: &'s str) -> &'s str {
-        let Some(reduce) = self.reduce else {
-            return name;
+        let stays = match self.sites.which {
+            // Each name decides for itself, so the order of rows does not matter.
+            ReducedNames::Urls => !is_url(name),
+            ReducedNames::All => false,
+            ReducedNames::None => true,
         };
+        if stays {
+            return name;
+        }
         if !self.known.contains_key(name) {
             if self.known.len() >= REMEMBERED {
                 self.known.clear();
             }
-            let site = reduce(name).unwrap_or_else(|| name.to_owned());
+            let site = (self.sites.reduce)(name).unwrap_or_else(|| name.to_owned());
+            self.replaced |= site != name;
             self.known.insert(name.to_owned(), site);
         }
         self.known.get(name).map_or(name, String::as_str)
@@ -94,7 +114,10 @@ mod tests {
     #[test]
     fn hosts_of_names() {
         for (name, expected) in [
-            ("https://www.Shop.example:8443/a?b#c", Some("www.shop.example")),
+            (
+                "https://www.Shop.example:8443/a?b#c",
+                Some("www.shop.example"),
+            ),
             ("http://shop.example.", Some("shop.example")),
             ("SHOP.example", Some("shop.example")),
             ("https://user:word@shop.example?x", Some("shop.example")),

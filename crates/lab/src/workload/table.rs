@@ -30,9 +30,9 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::workload::cells::{Cell, EMPTY, Holds, ParquetFile};
 use crate::workload::amounts::Amounts;
 use crate::workload::buckets::BucketRule;
+use crate::workload::cells::{Cell, EMPTY, Holds, ParquetFile};
 use crate::workload::columns::{self, Places};
 use crate::workload::csv::Csv;
 use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, RowKind, TableRow};
@@ -337,6 +337,7 @@ impl TableFile {
                 return Err(RowStop::Enough);
             }
             let Some(record) = csv.next()? else {
+                tell(count.get(), csv.row() - 1 - told.1);
                 return Ok(());
             };
             let mut row = [Cell::Nothing; 8];
@@ -426,7 +427,9 @@ impl TableFile {
                 each(&cells, tick).map_err(|halt| self.halted(row, halt))?;
             }
             let share = u128::from(self.file.bytes) * u128::from(row) / u128::from(expected);
-            let done = u64::try_from(share).unwrap_or(u64::MAX).min(self.file.bytes);
+            let done = u64::try_from(share)
+                .unwrap_or(u64::MAX)
+                .min(self.file.bytes);
             tell(done, rows as u64);
         }
         Ok(())
@@ -592,6 +595,7 @@ impl Reading<'_> {
         let mut gather = self.gather();
         let mut minutes: Option<(u32, u32)> = None;
         let mut amounts = Vec::new();
+        let mut replaced = [false; 2];
         self.now.rows = 0;
         let tables = self.tables;
         for (number, table) in tables.iter().enumerate() {
@@ -616,6 +620,8 @@ impl Reading<'_> {
                 Ok(())
             })?;
             amounts.push(interpreter.amounts.clone());
+            replaced[0] |= interpreter.conversion_sites.replaced;
+            replaced[1] |= interpreter.impression_sites.replaced;
             if seen == 0 {
                 return Err(ReadError::new(&table.file.path, "the file has no rows").into());
             }
@@ -674,7 +680,12 @@ impl Reading<'_> {
                 rounded: amounts.iter().map(|it| it.rounded).sum(),
                 raised: amounts.iter().map(|it| it.raised).sum(),
             },
-            sites_from_urls: plan.reduced_fields(),
+            sites_from_urls: [Field::ConversionSite, Field::ImpressionSite]
+                .into_iter()
+                .zip(replaced)
+                .filter(|(_, replaced)| *replaced)
+                .map(|(field, _)| field.key())
+                .collect(),
             out_of_order,
         };
         Ok((workload, understanding))
@@ -720,26 +731,12 @@ struct Interpreter<'p> {
 }
 
 impl<'p> Interpreter<'p> {
-    fn new(
-        options: &TableOptions,
-        plan: &'p mut Plan,
-        table: &TableFile,
-        number: usize,
-    ) -> Self {
+    fn new(options: &TableOptions, plan: &'p mut Plan, table: &TableFile, number: usize) -> Self {
         let form = plan.forms[number];
-        let mut clock = Clock::new(
-            form,
-            None,
-            options.time_origin,
-            options.epoch_minutes.get(),
-        );
+        let mut clock = Clock::new(form, None, options.time_origin, options.epoch_minutes.get());
         if let Some(unit) = options.time_unit {
             clock.set_origin_unit(unit);
         }
-        let [conversion_sites, impression_sites] = plan.reduced[number].map(|reduced| SiteCache {
-            reduce: reduced.then_some(options.sites.reduce),
-            known: Default::default(),
-        });
         Self {
             kinds: &mut plan.kinds,
             buckets: &plan.buckets,
@@ -751,8 +748,8 @@ impl<'p> Interpreter<'p> {
             conversion_site: String::new(),
             impression_site: String::new(),
             bucket: String::new(),
-            conversion_sites,
-            impression_sites,
+            conversion_sites: SiteCache::new(options.sites),
+            impression_sites: SiteCache::new(options.sites),
         }
     }
 
@@ -788,7 +785,9 @@ impl<'p> Interpreter<'p> {
             let bucket = rule.bucket(bucket, self.bucket_named, &mut self.bucket);
             RowKind::Impression {
                 site: needed(impression_site).map_err(wrong(Field::ImpressionSite))?,
-                bucket: bucket.map_err(wrong(Field::Bucket))?.ok_or(Halt::Surprise)?,
+                bucket: bucket
+                    .map_err(wrong(Field::Bucket))?
+                    .ok_or(Halt::Surprise)?,
             }
         } else {
             if bucket != Cell::Nothing && !self.bucket_named {
@@ -830,11 +829,7 @@ fn needed<T>(found: Result<Option<T>, String>) -> Result<T, String> {
 }
 
 /// The kind of a row while tables are looked at.
-pub(crate) fn kind_of(
-    table: &TableFile,
-    cells: &[Cell<'_>; 8],
-    kinds: &KindWords,
-) -> Option<Kind> {
+pub(crate) fn kind_of(table: &TableFile, cells: &[Cell<'_>; 8], kinds: &KindWords) -> Option<Kind> {
     match table.has(Field::Kind) {
         true => {
             let mut buffer = String::new();

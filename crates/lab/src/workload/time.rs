@@ -384,11 +384,10 @@ impl Clock {
                 Ok(self.last.1)
             }
             (TimeForm::Unix(_), Cell::Text(text)) => {
-                let (whole, fraction) =
-                    decimal(text).ok_or_else(|| match cell.number().err() {
-                        Some(what) => what,
-                        None => format!("{} is not a number", quoted(text)),
-                    })?;
+                let (whole, fraction) = decimal(text).ok_or_else(|| match cell.number().err() {
+                    Some(what) => what,
+                    None => format!("{} is not a number", quoted(text)),
+                })?;
                 // Nine decimals are enough for the finest unit there is.
                 Ok(i128::from(whole) * self.tick + self.tick * i128::from(fraction) / SECOND)
             }
@@ -404,7 +403,9 @@ impl Clock {
             }
             (_, cell) => {
                 let number = cell.number().map_err(|what| match cell {
-                    Cell::Text(text) if text.contains(['-', '/', ':']) && !text.starts_with('-') => {
+                    Cell::Text(text)
+                        if text.contains(['-', '/', ':']) && !text.starts_with('-') =>
+                    {
                         format!("{what}, and not a time as in ISO 8601, such as 2026-01-31T23:59Z")
                     }
                     _ => what,

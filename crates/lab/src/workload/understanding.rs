@@ -1,6 +1,5 @@
 //! The way in which tables were understood: typed for programs, and in a few lines for people.
 
-
 use serde::Serialize;
 
 use crate::text::grouped;
@@ -25,7 +24,7 @@ pub struct Understanding {
     pub buckets: BucketsUnderstood,
     /// The values of conversions.
     pub values: ValuesUnderstood,
-    /// The fields of sites that are URLs, of which only the site was taken.
+    /// The fields in which names, such as URLs, were replaced by the sites they stand for.
     pub sites_from_urls: Vec<&'static str>,
     /// The number of devices and rows of which the time goes back in a file.
     pub out_of_order: OutOfOrder,
@@ -141,7 +140,9 @@ fn list<T>(all: &[T], each: impl Fn(&T) -> String) -> String {
 }
 
 fn words(words: &[(String, u64)]) -> String {
-    list(words, |(word, count)| format!("{word} ({})", grouped(*count)))
+    list(words, |(word, count)| {
+        format!("{word} ({})", grouped(*count))
+    })
 }
 
 impl Understanding {
@@ -169,9 +170,13 @@ impl Understanding {
         let layouts = self.layouts.iter().map(layout).collect::<Vec<_>>();
         let sites = match self.sites_from_urls.as_slice() {
             [] => String::new(),
-            fields => format!("; {} from URLs", fields.join(" and ")),
+            fields => format!("; sites of names in {}", fields.join(" and ")),
         };
-        format!("read {} rows of {}{sites}", grouped(self.rows), layouts.join("; "))
+        format!(
+            "read {} rows of {}{sites}",
+            grouped(self.rows),
+            layouts.join("; ")
+        )
     }
 
     fn about_times(&self) -> String {
@@ -187,7 +192,11 @@ impl Understanding {
             None => String::new(),
             Some((first, last)) => match (times.date(first), times.date(last)) {
                 (Some(first), Some(last)) => format!(", from {first} to {last} UTC"),
-                _ => format!(", from minute {} to {}", grouped(first.into()), grouped(last.into())),
+                _ => format!(
+                    ", from minute {} to {}",
+                    grouped(first.into()),
+                    grouped(last.into())
+                ),
             },
         };
         let length = match (times.epoch_minutes % 1440, times.epoch_minutes / 1440) {

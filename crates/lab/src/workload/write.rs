@@ -1,8 +1,8 @@
 //! Writes workloads: as a table, or as the files that the paper's artifact prepares.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -157,12 +157,16 @@ fn write_csv(workload: &Workload, path: &Path, with_order: bool) -> Result<(), W
             }
         };
         let (device, minute) = (number(device + 1), number(event.minute));
-        let conversion_site = workload.conversion_site_names[event.conversion_site as usize].as_str();
+        let conversion_site =
+            workload.conversion_site_names[event.conversion_site as usize].as_str();
         let impression_site = |site: u32| workload.impression_site_names[site as usize].as_str();
         let [site, bucket, kind, value] = match event.kind {
-            EventKind::Impression { site, bucket } => {
-                [impression_site(site), number(bucket.into()), "impression", ""]
-            }
+            EventKind::Impression { site, bucket } => [
+                impression_site(site),
+                number(bucket.into()),
+                "impression",
+                "",
+            ],
             EventKind::Conversion { value, came_from } => {
                 let site = came_from.map_or("", impression_site);
                 [site, "", "conversion", number(value)]
