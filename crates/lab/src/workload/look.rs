@@ -7,8 +7,9 @@ use crate::workload::columns;
 use crate::workload::gather::Field;
 use crate::workload::input::Format;
 use crate::workload::kinds::{Kind, KindTally, KindWords};
+use crate::workload::options::TableOptions;
 use crate::workload::read::ReadError;
-use crate::workload::table::{Reading, Stop, TableFile, TableOptions, kind_of};
+use crate::workload::rows::{RowReader, Stop, TableFile, kind_of};
 use crate::workload::time::{TimeForm, TimeTally};
 
 /// What everything in the tables means.
@@ -70,10 +71,13 @@ struct FileLook {
 
 impl Look {
     /// Looks at the rows of all tables, up to a limit for each.
-    pub(crate) fn at(reading: &mut Reading<'_>, limit: Option<u64>) -> Result<Self, ReadError> {
-        let options = reading.options;
+    pub(crate) fn at(
+        tables: &[TableFile],
+        options: &TableOptions,
+        rows: &mut RowReader<'_>,
+        limit: Option<u64>,
+    ) -> Result<Self, ReadError> {
         let words = KindWords::new(&options.impression_kinds, &options.conversion_kinds);
-        let tables = reading.tables;
         let words = words.map_err(|what| ReadError::new(&tables[0].file.path, what))?;
         let mut look = Self {
             files: Vec::new(),
@@ -95,7 +99,7 @@ impl Look {
                 None if mark.is_none() => Some(first_marks(table)?),
                 _ => mark,
             };
-            let looked = reading.each_row(table, limit, |cells, tick| {
+            let looked = rows.each_row(table, limit, |cells, tick| {
                 let kind = kind_of(table, cells, &look.words);
                 if table.has(Field::Kind) {
                     file.kinds.add(cells[Field::Kind as usize]);
@@ -129,8 +133,11 @@ impl Look {
     }
 
     /// Decides what everything means.
-    pub(crate) fn decide(self, reading: &Reading<'_>) -> Result<Decision, ReadError> {
-        let (options, tables) = (reading.options, reading.tables);
+    pub(crate) fn decide(
+        self,
+        tables: &[TableFile],
+        options: &TableOptions,
+    ) -> Result<Decision, ReadError> {
         let looked = || tables.iter().zip(&self.files);
         let forms: Vec<TimeForm> = looked().map(|(_, file)| file.form(options)).collect();
         mixed_times(tables, &forms)?;
