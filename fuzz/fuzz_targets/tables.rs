@@ -4,9 +4,11 @@
 //! A workload that was read can be described, replayed without and with an attacker, and tuned for.
 //! Written as a table and read again, it holds the same events.
 //!
-//! The first byte of the input says what the rest is: `c` the bytes of a CSV file, `p` those of a
-//! Parquet file, `r` rows of a CSV file that are mostly valid, `d` damage to a valid Parquet file,
-//! `f` damage to a folder of prepared Criteo files. The second byte has the options.
+//! The first byte of the input says what the rest is: `c` the bytes of a text file, also a compressed
+//! one or JSON, `p` those of a Parquet file, `r` rows of a CSV file that are mostly valid, `l` rows
+//! of a log with dates, other names, semicolons and decimals, `j` the same rows as JSON, `d` damage
+//! to a valid Parquet file, `f` damage to a folder of prepared Criteo files. The second byte has the
+//! options.
 #![no_main]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -22,10 +24,13 @@ use bigbird_fuzz::{FuzzFolder, damage, one_in};
 use bigbird_lab::attack::attackers::Random;
 use bigbird_lab::attack::{Attack, Strength};
 use bigbird_lab::describe::Description;
+use bigbird_lab::diagnosis::Diagnosis;
 use bigbird_lab::evaluation::Laboratory;
 use bigbird_lab::tune;
 use bigbird_lab::workload::criteo::read_prepared;
-use bigbird_lab::workload::table::{self, TableOptions, TimeUnit};
+use bigbird_lab::workload::table::{
+    self, ReducedNames, SiteNames, TableOptions, TimeOrigin, TimeUnit,
+};
 use bigbird_lab::workload::write::{write_prepared, write_table};
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::workload::{EventKind, Workload, WorkloadEvent};
@@ -45,6 +50,8 @@ fuzz_target!(|bytes: &[u8]| {
         b'p' => ("table.parquet", Ok(rest.to_vec())),
         b'd' => ("table.pqt", damaged(&mut source, &TABLE)),
         b'r' => ("table.csv", rows(&mut source)),
+        b'l' => ("log", log(&mut source, false)),
+        b'j' => ("log", log(&mut source, true)),
         _ => ("table.csv", Ok(rest.to_vec())),
     };
     if let Ok(table) = table {
@@ -60,12 +67,11 @@ fn options(flags: u8, folder: &FuzzFolder) -> TableOptions {
         // So few that the rest goes to disk.
         memory_rows: if flag(1) { 2 } else { 4_000_000 },
         epoch_minutes: NonZeroU32::new(if flag(2) { 7 } else { 1440 }).expect("not 0"),
-        time_unit: if flag(3) {
-            TimeUnit::Seconds
-        } else {
-            TimeUnit::Minutes
-        },
-        time_origin: flag(6).then_some(-5),
+        time_unit: flag(3).then_some(TimeUnit::Seconds),
+        time_origin: flag(6).then_some(TimeOrigin::Number(-5)),
+        impression_kinds: if flag(4) { vec!["view".to_owned()] } else { Vec::new() },
+        bucket_column: flag(5).then(|| "bucket".to_owned()),
+        value_unit: flag(7).then(|| "0.1".parse().expect("a unit")),
         temporary: Some(folder.path().to_owned()),
         ..TableOptions::default()
     }
@@ -102,6 +108,13 @@ fn check_workload(workload: &Workload, folder: &FuzzFolder, options: &TableOptio
     assert_eq!(description.devices, workload.devices() as u64);
     let events = description.impressions + description.conversions;
     assert_eq!(events, workload.len() as u64);
+    let diagnosis = Diagnosis::new(workload, None, &QuerierOptions::default(), 1);
+    let diagnosis = diagnosis.expect("a disk that works");
+    for finding in &diagnosis.findings {
+        assert!(finding.count <= finding.of);
+        let _ = finding.text();
+    }
+    let _ = diagnosis.measurable.sentences();
     let _ = tune::conservative(&description, 95.0, 0.25);
     // What it says of epsilons that are too large is an answer too.
     let _ = tune::exact(workload, 1, 1).map(|exact| exact.parameters(95.0, 0.25));
@@ -128,6 +141,12 @@ fn check_workload(workload: &Workload, folder: &FuzzFolder, options: &TableOptio
     write_table(workload, &again).expect("a disk that works");
     let options = TableOptions {
         epoch_minutes: options.epoch_minutes,
+        time_unit: Some(TimeUnit::Minutes),
+        buckets: Some(workload.buckets),
+        sites: SiteNames {
+            which: ReducedNames::None,
+            ..SiteNames::default()
+        },
         temporary: options.temporary.clone(),
         ..TableOptions::default()
     };
@@ -217,6 +236,52 @@ fn rows(source: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(text.into_bytes())
 }
 
+/// Rows of a log: in text with semicolons, or as JSON.
+fn log(source: &mut Unstructured<'_>, json: bool) -> Result<Vec<u8>> {
+    const NAMES: [&str; 7] = ["uid", "ts", "advertiser", "publisher", "bucket", "event", "price"];
+    let mut rows = Vec::new();
+    let mut minute = 0;
+    while !source.is_empty() && rows.len() < 1000 {
+        minute += i64::from(source.int_in_range(0..=240_u8)?);
+        let time = match source.int_in_range(0..=9)? {
+            0 => (1_767_483_660 + 60 * minute).to_string(),
+            1 => source.arbitrary::<&str>()?.to_owned(),
+            _ => format!("2026-01-{:02} {:02}:{:02}", 1 + minute / 1440 % 28, minute / 60 % 24, minute % 60),
+        };
+        let is_impression = source.arbitrary()?;
+        let mut cells = [
+            format!("d{}", source.int_in_range(0..=5)?),
+            time,
+            (*source.choose(&["https://www.shop.example/x", "shop.example", "7"])?).to_owned(),
+            if is_impression { "news.example".to_owned() } else { String::new() },
+            (*source.choose(&["", "0", "4", "de", "fr"])?).to_owned(),
+            (*source.choose(match is_impression {
+                true => &["view", "impression", "imp"],
+                false => &["purchase", "conversion", "click"],
+            })?)
+            .to_owned(),
+            (*source.choose(&["", "1", "2,5", "1.234,5", "0", "-1", "12,345678"])?).to_owned(),
+        ];
+        if one_in(source, 16)? {
+            let cell = source.choose_index(cells.len())?;
+            cells[cell] = source.arbitrary::<&str>()?.to_owned();
+        }
+        rows.push(cells);
+    }
+    let quoted = |text: &String| format!("{text:?}");
+    let lines = rows.iter().map(|cells| match json {
+        true => {
+            let fields = NAMES.iter().zip(cells).filter(|(_, cell)| !cell.is_empty());
+            let fields = fields.map(|(name, cell)| format!("\"{name}\":{}", quoted(cell)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+        }
+        false => cells.join(";"),
+    });
+    let header = (!json).then(|| NAMES.join(";"));
+    let text: Vec<String> = header.into_iter().chain(lines).collect();
+    Ok(text.join("\n").into_bytes())
+}
+
 /// Valid Parquet files: a table, and a folder of prepared files.
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = FuzzFolder::new();
@@ -256,7 +321,7 @@ fn sample() -> Workload {
                 kind: match number % 2 {
                     0 => EventKind::Impression {
                         site: number / 2 % 2,
-                        bucket: u8::try_from(number).expect("below 5"),
+                        bucket: u16::try_from(number).expect("below 5"),
                     },
                     _ => EventKind::Conversion {
                         value: 1,

@@ -88,6 +88,7 @@ enum Command {
 
 fn main() -> ExitCode {
     signals::survive_file_size_limit();
+    output::quiet_when(bigbird_lab::workload::table::is_guarded);
     let command = match parse() {
         Ok(cli) => cli.command,
         Err(instead) => return print_instead(&instead),

@@ -8,6 +8,17 @@ use serde::Serialize;
 
 use crate::stdio;
 
+/// Prints nothing for panics on threads for which this is true: a library turns such a panic into
+/// an error, and the user sees only the error.
+pub(crate) fn quiet_when(is_handled: fn() -> bool) {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !is_handled() {
+            before(panic);
+        }
+    }));
+}
+
 /// Writes to standard output. A pipe that its reader closed early is not an error: the reader has
 /// what it wanted.
 pub(crate) fn print(text: &str) -> io::Result<()> {

@@ -30,6 +30,7 @@
 
 pub mod attack;
 pub mod describe;
+pub mod diagnosis;
 pub mod evaluation;
 pub mod paper;
 pub mod plan;

@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 
 /// The modules, lowest first.
-const LAYERS: [&str; 9] = [
+const LAYERS: [&str; 10] = [
     "text",
     "threads",
     "workload",
     "attack",
     "evaluation",
     "describe",
+    "diagnosis",
     "plan",
     "tune",
     "paper",

@@ -11,7 +11,7 @@ use bigbird_lab::evaluation::{NoiseModel, QuerierOptions};
 use bigbird_lab::plan::{ExpectedError, Measurement, reports_of_devices};
 use serde_json::{Value, json};
 
-use super::source::WorkloadSource;
+use super::source::{WithoutBuckets, WorkloadSource};
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
@@ -88,7 +88,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "EPSILON", default_value_t = 0.0)]
     others: f64,
     #[command(flatten)]
-    source: WorkloadSource,
+    source: WorkloadSource<WithoutBuckets>,
     /// SVG file to write a figure to
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,

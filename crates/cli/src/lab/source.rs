@@ -13,8 +13,13 @@ use bigbird_lab::text::grouped;
 use bigbird_lab::workload::criteo::{self, PreparedOptions, RawOptions};
 use bigbird_lab::workload::read::{ReadError, ReadProgress};
 use bigbird_lab::workload::synthetic::{Population, Preset};
-use bigbird_lab::workload::table::{self, Columns, TableOptions, TimeUnit};
+use bigbird_lab::workload::table::{
+    self, Columns, Input, MAX_BUCKETS, ReducedNames, SiteNames, TableOptions, TimeForm, TimeOrigin,
+    TimeUnit, ValueUnit,
+};
+use bigbird_lab::workload::understanding::Understanding;
 use bigbird_lab::workload::{DAY, Workload};
+use bigbird_user_agent::{Localhost, Site};
 use clap::ValueEnum;
 
 use crate::CommandError;
@@ -22,10 +27,11 @@ use crate::progress::Bar;
 use crate::stdio;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct WorkloadSource {
-    /// Tables or a folder to read [default: a synthetic population]
+pub(crate) struct WorkloadSource<B: BucketFlags = BucketArgs> {
+    /// Tables or a folder to read, - for standard input [default: a synthetic population]
     ///
-    /// Tables are CSV or Parquet files. A folder holds tables, or raw or prepared Criteo files.
+    /// Tables are CSV, TSV, JSON or Parquet files, also compressed with gzip or zstd. A folder holds
+    /// tables, or raw or prepared Criteo files.
     #[arg(value_name = "LOGS", help_heading = "Workload")]
     logs: Vec<PathBuf>,
     /// Folder with prepared Criteo files, as in the paper's artifact
@@ -56,21 +62,51 @@ pub(crate) struct WorkloadSource {
     /// By default, users are resampled to match the original numbers of displays per user.
     #[arg(long, help_heading = "Workload")]
     no_resampling: bool,
-    /// Names of the columns in tables, such as device=user_id,time=ts
+    /// Names of the columns in tables, such as device=user_id,time=ts [default: usual names]
     ///
-    /// Default names: device, time, conversion_site, impression_site, bucket, kind, value, order.
+    /// The columns: device, time, conversion_site, impression_site, bucket, kind, value, order. The
+    /// name - stands for no column. In JSON, a name with points is a path.
     #[arg(long, value_name = "COLUMN=NAME,...", help_heading = "Workload")]
     columns: Option<Columns>,
-    /// Unit of the times in tables [default: minutes]
+    /// Kinds of rows that are impressions [default: impression and the like]
     ///
-    /// One of milliseconds, seconds, minutes, hours and days.
+    /// If the kinds of both impressions and conversions are given, other rows are left out.
+    #[arg(
+        long,
+        value_name = "KIND,...",
+        value_delimiter = ',',
+        help_heading = "Workload"
+    )]
+    impression_kind: Vec<String>,
+    /// Kinds of rows that are conversions [default: conversion, purchase and the like]
+    #[arg(
+        long,
+        value_name = "KIND,...",
+        value_delimiter = ',',
+        help_heading = "Workload"
+    )]
+    conversion_kind: Vec<String>,
+    #[command(flatten)]
+    buckets: B,
+    /// Unit of the values in tables, such as 0.01 [default: values are whole numbers]
+    ///
+    /// Values are counted in this unit and rounded to the nearest. A smaller value counts as 1.
+    #[arg(long, value_name = "NUMBER", help_heading = "Workload")]
+    value_unit: Option<ValueUnit>,
+    /// Names of sites in tables [default: registrable for URLs, otherwise written]
+    #[arg(long, value_enum, value_name = "NAMES", help_heading = "Workload")]
+    sites: Option<SiteNaming>,
+    /// Unit of the times in tables that are numbers [default: told by looking]
+    ///
+    /// One of nanoseconds, microseconds, milliseconds, seconds, minutes, hours and days. Large
+    /// numbers are Unix times, and small ones are minutes.
     #[arg(long, value_name = "UNIT", help_heading = "Workload")]
     time_unit: Option<TimeUnit>,
-    /// Time in tables at which the first epoch begins [default: 0]
+    /// Time in tables at which the first epoch begins [default: 0, or 1970-01-01 in UTC]
     ///
-    /// Given in --time-unit, for example as a Unix time in seconds.
+    /// A date or time, or a number in --time-unit.
     #[arg(long, value_name = "TIME", help_heading = "Workload")]
-    time_origin: Option<i64>,
+    time_origin: Option<TimeOrigin>,
     /// Length of an epoch for tables, in days [default: 1]
     #[arg(long, value_name = "DAYS", help_heading = "Workload")]
     epoch_days: Option<u16>,
@@ -194,6 +230,79 @@ impl FromStr for Days {
     }
 }
 
+/// The options for buckets of tables.
+pub(crate) trait BucketFlags: clap::Args + fmt::Debug {
+    /// Sets the options for reading tables.
+    fn apply(&self, options: &mut TableOptions);
+
+    /// Every flag, and whether it was given.
+    fn given(&self) -> Vec<(&'static str, bool)>;
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BucketArgs {
+    /// Column in tables whose values become buckets [default: bucket, if there is one]
+    ///
+    /// Whole numbers below --buckets are buckets. Of other values the most frequent ones have a
+    /// bucket each, and the last bucket has all others.
+    #[arg(long, value_name = "NAME", help_heading = "Workload")]
+    bucket_column: Option<String>,
+    /// Number of buckets in tables, up to 1000 [default: 5, or 1 without a column]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_BUCKETS)),
+        help_heading = "Workload"
+    )]
+    buckets: Option<u16>,
+}
+
+impl BucketFlags for BucketArgs {
+    fn apply(&self, options: &mut TableOptions) {
+        options.bucket_column.clone_from(&self.bucket_column);
+        options.buckets = self.buckets;
+    }
+
+    fn given(&self) -> Vec<(&'static str, bool)> {
+        vec![
+            ("--bucket-column", self.bucket_column.is_some()),
+            ("--buckets", self.buckets.is_some()),
+        ]
+    }
+}
+
+/// For commands that do not look at the buckets of tables.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WithoutBuckets {}
+
+impl BucketFlags for WithoutBuckets {
+    fn apply(&self, options: &mut TableOptions) {
+        if options.columns.get("bucket").is_none() {
+            // Setting a column that exists never fails.
+            let _ = options.columns.set("bucket=-");
+        }
+    }
+
+    fn given(&self) -> Vec<(&'static str, bool)> {
+        Vec::new()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SiteNaming {
+    /// As they are written, also URLs
+    Written,
+    /// As their registrable domain: https://www.shop.example/cart is shop.example
+    Registrable,
+}
+
+/// The registrable domain of a URL or a host, or the host if it has none.
+fn registrable(name: &str) -> Option<String> {
+    let host = table::host(name)?;
+    let site = Site::parse(&host, Localhost::Allowed);
+    Some(site.map_or(host, |site| site.as_str().to_owned()))
+}
+
 /// The source of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin<'a> {
@@ -230,7 +339,7 @@ enum NoiseName {
     Consistent,
 }
 
-impl WorkloadSource {
+impl<B: BucketFlags> WorkloadSource<B> {
     /// The seed and the number of threads, for a command that takes one of each.
     pub(crate) fn one(&self) -> Result<(u64, usize), CommandError> {
         match (self.seed.as_slice(), self.threads().as_slice()) {
@@ -256,48 +365,74 @@ impl WorkloadSource {
         }
     }
 
-    /// Reads the workload, or generates it from the seed. Prints a note if its epochs look wrong.
+    /// Reads the workload, or generates it from the seed. Says how tables were understood, and
+    /// prints a note if their epochs look wrong.
     pub(crate) fn workload(&self, seed: u64) -> Result<Workload, CommandError> {
-        self.workload_for(seed, true)
+        self.understood(seed).map(|(workload, _)| workload)
     }
 
     /// The same for a replay, which takes less time: a replay does not use where conversions came
     /// from.
     pub(crate) fn workload_to_replay(&self, seed: u64) -> Result<Workload, CommandError> {
-        self.workload_for(seed, false)
+        self.understood_for(seed, false)
+            .map(|(workload, _)| workload)
     }
 
-    fn workload_for(&self, seed: u64, origins: bool) -> Result<Workload, CommandError> {
+    /// The same as [`workload`](Self::workload), with how tables were understood.
+    pub(crate) fn understood(
+        &self,
+        seed: u64,
+    ) -> Result<(Workload, Option<Understanding>), CommandError> {
+        self.understood_for(seed, true)
+    }
+
+    fn understood_for(
+        &self,
+        seed: u64,
+        origins: bool,
+    ) -> Result<(Workload, Option<Understanding>), CommandError> {
         self.refuse_unused_options()?;
-        let workload = self.read(seed, origins)?;
-        if self.origin() == Origin::Tables
-            && let Some((first, last)) = workload.epochs()
-            && (first == last || last - first > 400)
-        {
-            let where_they_lie = match first == last {
-                true => format!("all events lie in epoch {first}"),
-                false => format!("the events lie in epochs {first} to {last}"),
-            };
-            stdio::tell(&format!(
-                "note: {where_they_lie}; check that --time-unit {} and \
-                 --epoch-days {} are right",
-                self.time_unit().name(),
-                self.epoch_days()
-            ));
+        let (workload, understanding) = self.read(seed, origins)?;
+        if let Some(understanding) = &understanding {
+            understanding
+                .lines()
+                .iter()
+                .for_each(|line| stdio::tell(line));
+            let times = &understanding.times;
+            let is_counted = |form: &TimeForm| matches!(form, TimeForm::Counted(_));
+            if times.forms.iter().any(is_counted)
+                && let Some((first, last)) = workload.epochs()
+                && (first == last || last - first > 400)
+            {
+                let where_they_lie = match first == last {
+                    true => format!("all events lie in epoch {first}"),
+                    false => format!("the events lie in epochs {first} to {last}"),
+                };
+                stdio::tell(&format!(
+                    "note: {where_they_lie}; check that --time-unit {} and --epoch-days {} are right",
+                    self.time_unit.unwrap_or_default().name(),
+                    self.epoch_days()
+                ));
+            }
         }
-        Ok(workload)
+        Ok((workload, understanding))
     }
 
     /// Refuses options that would have no effect: the user probably intended another source.
     fn refuse_unused_options(&self) -> Result<(), CommandError> {
-        let for_tables = [
+        let mut for_tables = vec![
             ("--columns", self.columns.is_some()),
+            ("--impression-kind", !self.impression_kind.is_empty()),
+            ("--conversion-kind", !self.conversion_kind.is_empty()),
+            ("--value-unit", self.value_unit.is_some()),
+            ("--sites", self.sites.is_some()),
             ("--time-unit", self.time_unit.is_some()),
             ("--time-origin", self.time_origin.is_some()),
             ("--epoch-days", self.epoch_days.is_some()),
             ("--sorted", self.sorted),
             ("--memory-rows", self.memory_rows.is_some()),
         ];
+        for_tables.extend(self.buckets.given());
         let for_raw = [
             ("--days", self.days.is_some()),
             ("--no-resampling", self.no_resampling),
@@ -337,15 +472,15 @@ impl WorkloadSource {
         )))
     }
 
-    fn time_unit(&self) -> TimeUnit {
-        self.time_unit.unwrap_or_default()
-    }
-
     fn epoch_days(&self) -> u16 {
         self.epoch_days.unwrap_or(1)
     }
 
-    fn read(&self, seed: u64, origins: bool) -> Result<Workload, CommandError> {
+    fn read(
+        &self,
+        seed: u64,
+        origins: bool,
+    ) -> Result<(Workload, Option<Understanding>), CommandError> {
         let threads = self.threads().into_iter().max().unwrap_or(1);
         let mut bar = Bar::new();
         let mut progress = |progress: ReadProgress| {
@@ -357,7 +492,8 @@ impl WorkloadSource {
         match self.origin() {
             Origin::Prepared(folder) => {
                 let options = PreparedOptions { origins, threads };
-                criteo::read_prepared(folder, &options).map_err(unreadable)
+                let workload = criteo::read_prepared(folder, &options).map_err(unreadable)?;
+                Ok((workload, None))
             }
             Origin::Raw(folder) => {
                 let options = RawOptions {
@@ -366,22 +502,45 @@ impl WorkloadSource {
                     seed,
                     ..RawOptions::default()
                 };
-                criteo::read_raw(folder, &options, &mut progress).map_err(unreadable)
+                let workload = criteo::read_raw(folder, &options, &mut progress);
+                Ok((workload.map_err(unreadable)?, None))
             }
             Origin::Tables => {
                 let epoch_minutes = NonZeroU32::new(u32::from(self.epoch_days()) * DAY);
-                let options = TableOptions {
+                let mut options = TableOptions {
                     columns: self.columns.clone().unwrap_or_default(),
-                    time_unit: self.time_unit(),
+                    time_unit: self.time_unit,
                     time_origin: self.time_origin,
                     epoch_minutes: epoch_minutes.ok_or_else(|| {
                         CommandError::because("--epoch-days must be at least 1, got 0")
                     })?,
+                    impression_kinds: self.impression_kind.clone(),
+                    conversion_kinds: self.conversion_kind.clone(),
+                    value_unit: self.value_unit,
+                    sites: SiteNames {
+                        reduce: registrable,
+                        which: match self.sites {
+                            None => ReducedNames::Urls,
+                            Some(SiteNaming::Written) => ReducedNames::None,
+                            Some(SiteNaming::Registrable) => ReducedNames::All,
+                        },
+                    },
                     sorted: self.sorted,
                     memory_rows: self.memory_rows.unwrap_or(4_000_000),
                     ..TableOptions::default()
                 };
-                table::read(&self.logs, &options, &mut progress).map_err(unreadable)
+                self.buckets.apply(&mut options);
+                let mut inputs = Vec::new();
+                for path in &self.logs {
+                    inputs.push(match path.as_os_str() == "-" {
+                        true => Input::stream("standard input", &mut stdio::input(), None)
+                            .map_err(unreadable)?,
+                        false => Input::path(path),
+                    });
+                }
+                let read = table::read_inputs(inputs, &options, &mut progress);
+                let (workload, understanding) = read.map_err(unreadable)?;
+                Ok((workload, Some(understanding)))
             }
             Origin::Synthetic => {
                 if !(self.scale > 0.0 && self.scale <= 10.0) {
@@ -393,7 +552,7 @@ impl WorkloadSource {
                     scale: self.scale,
                     seed,
                 };
-                Ok(population.generate_on(threads))
+                Ok((population.generate_on(threads), None))
             }
         }
     }
@@ -580,7 +739,7 @@ impl WorkloadSource {
 }
 
 /// The workload in words.
-impl fmt::Display for WorkloadSource {
+impl<B: BucketFlags> fmt::Display for WorkloadSource<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.origin(), self.preset) {
             (Origin::Prepared(folder) | Origin::Raw(folder), _) => {

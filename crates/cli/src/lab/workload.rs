@@ -4,11 +4,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird_lab::describe::Description;
+use bigbird_lab::diagnosis::Diagnosis;
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::evaluation::survey::Survey;
 use bigbird_lab::paper::numbers::paper_numbers;
 use bigbird_lab::text::grouped;
 use bigbird_lab::workload::Workload;
+use bigbird_lab::workload::understanding::Understanding;
 use bigbird_lab::workload::write;
 use serde_json::{Value, json};
 
@@ -17,7 +19,7 @@ use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum WorkloadCommand {
-    /// Describe a workload, next to the paper's numbers
+    /// Describe a workload: what is in it, what is missing or odd, what can be measured
     Describe(DescribeArgs),
     /// Write a workload as a table, or as prepared files like those of the paper's artifact
     Write(WriteArgs),
@@ -40,6 +42,12 @@ pub(crate) struct WriteArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  bigbird workload describe
+  bigbird workload describe logs.csv --impression-kind view --conversion-kind purchase,signup
+  bigbird workload describe logs.csv --bucket-column country --buckets 20 --value-unit 0.01
+  zcat logs.tsv.gz | bigbird workload describe -")]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]
     source: WorkloadSource,
@@ -76,17 +84,35 @@ fn write_workload(args: &WriteArgs) -> CommandResult {
 
 fn describe(args: &DescribeArgs) -> CommandResult {
     let (seed, _) = args.source.one()?;
-    let workload = args.source.workload(seed)?;
+    let (workload, understanding) = args.source.understood(seed)?;
     let description = Description::new(&workload, args.source.lookback_epochs())?;
     let of_paper = QuerierOptions {
         min_conversions_a_day: paper_numbers().dataset.querier_conversions_a_day,
         ..QuerierOptions::default()
     };
     let queriers = Survey::of(&workload)?.queriers(&of_paper).len();
+    let diagnosis = Diagnosis::new(
+        &workload,
+        understanding.as_ref(),
+        &args.source.options(),
+        args.source.lookback_epochs(),
+    )?;
     let text = if args.json {
-        output::json(&describe_json(&description, &workload, queriers))?
+        let mut description = describe_json(&description, &workload, queriers);
+        description["buckets"] = json!(workload.buckets);
+        description["reading"] = json!(understanding);
+        description["diagnosis"] = json!(diagnosis);
+        output::json(&description)?
     } else {
-        tell(args, &description, &workload, queriers)?
+        let mut text = tell(
+            args,
+            &description,
+            &workload,
+            queriers,
+            understanding.as_ref(),
+        )?;
+        tell_diagnosis(&diagnosis, &mut text)?;
+        text
     };
     Ok((text, true))
 }
@@ -141,6 +167,7 @@ fn tell(
     description: &Description,
     workload: &Workload,
     queriers: usize,
+    understanding: Option<&Understanding>,
 ) -> Result<String, CommandError> {
     let mut text = String::new();
     let size = args.source.size();
@@ -205,7 +232,16 @@ fn tell(
     });
     writeln!(text, "{}\n", output::table(header, rows))?;
     if let Some((first, last)) = workload.epochs() {
-        writeln!(text, "Epochs {first} to {last}.")?;
+        let date = |epoch| understanding.and_then(|it| it.times.epoch_date(epoch));
+        match (date(first), date(last)) {
+            (Some(begin), Some(end)) => {
+                writeln!(
+                    text,
+                    "Epochs {first} to {last}, which begin on {begin} and {end}."
+                )?;
+            }
+            _ => writeln!(text, "Epochs {first} to {last}.")?,
+        }
     }
     let shares = |sites: &[(u32, u64)], names: &[String], all: u64| {
         #[expect(clippy::cast_precision_loss, reason = "a share is only shown")]
@@ -267,6 +303,30 @@ fn tell(
          counts clicks and landed clicks separately."
     )?;
     Ok(text)
+}
+
+/// Tells what is missing or odd, and what can be measured.
+fn tell_diagnosis(diagnosis: &Diagnosis, text: &mut String) -> std::fmt::Result {
+    let mut sections = vec![("What can be measured:", diagnosis.measurable.sentences())];
+    if !diagnosis.findings.is_empty() {
+        let findings = diagnosis.findings.iter().map(|finding| finding.text());
+        sections.insert(0, ("What is missing or odd:", findings.collect()));
+    }
+    for (title, sentences) in sections {
+        writeln!(text, "\n{title}")?;
+        for sentence in &sentences {
+            item_line(text, sentence)?;
+        }
+    }
+    Ok(())
+}
+
+/// A sentence as an item of a list.
+fn item_line(text: &mut String, sentence: &str) -> std::fmt::Result {
+    let mut letters = sentence.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    let first = first.map_or(String::new(), String::from);
+    writeln!(text, "* {first}{}.", letters.as_str())
 }
 
 #[expect(

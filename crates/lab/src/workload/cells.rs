@@ -4,17 +4,16 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::num::IntErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{
-    ArrowPrimitiveType, Date32Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StringArray};
 use arrow_schema::{DataType, TimeUnit};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
@@ -22,8 +21,8 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::errors::ParquetError;
 
+use crate::workload::columns::{self, missing};
 use crate::workload::read::ReadError;
-use crate::workload::table::missing;
 
 /// A cell of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,6 +46,16 @@ impl<'a> Cell<'a> {
         match text {
             "" => Self::Nothing,
             text => Self::Text(text),
+        }
+    }
+
+    /// A floating-point number, which is empty if it is not a number.
+    pub(crate) fn of_float(number: f64) -> Self {
+        match number {
+            nan if nan.is_nan() => Self::Nothing,
+            #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small")]
+            whole if whole.fract() == 0.0 && whole.abs() < EXACT => Self::Number(whole as i128),
+            fraction => Self::Fraction(fraction),
         }
     }
 
@@ -112,10 +121,12 @@ pub(crate) enum Holds {
     Names,
     /// Whole numbers.
     Numbers,
-    /// Whole numbers, or times.
+    /// Whole numbers, times, or text that is one of them.
     Times,
-    /// Text.
-    Text,
+    /// Numbers, or text that is one.
+    Amounts,
+    /// Text, whole numbers, or truth values.
+    Words,
     /// Lists of numbers.
     Lists,
 }
@@ -125,25 +136,32 @@ impl Holds {
         match self {
             Self::Names => "text or whole numbers",
             Self::Numbers => "whole numbers",
-            Self::Times => "whole numbers or times",
-            Self::Text => "text",
+            Self::Times => "numbers, times or text",
+            Self::Amounts => "numbers or text",
+            Self::Words => "text, whole numbers or truth values",
             Self::Lists => "lists of numbers",
         }
     }
 
     fn allows(self, found: &DataType) -> bool {
-        let is_number =
-            found.is_integer() || matches!(found, DataType::Float32 | DataType::Float64);
         match found {
             DataType::Null => true,
-            DataType::Utf8 => matches!(self, Self::Names | Self::Text),
+            DataType::Utf8 => !matches!(self, Self::Numbers | Self::Lists),
+            DataType::Boolean => self == Self::Words,
+            DataType::Decimal128(..) => self == Self::Amounts,
             DataType::Timestamp(..) | DataType::Date32 => self == Self::Times,
             DataType::List(of) | DataType::LargeList(of) => {
                 self == Self::Lists && Self::Numbers.allows(of.data_type())
             }
-            _ if found.is_integer() => matches!(self, Self::Names | Self::Numbers | Self::Times),
+            _ if found.is_integer() => self != Self::Lists,
             // Some programs store whole numbers as floating-point numbers if some cells are empty.
-            _ => is_number && matches!(self, Self::Numbers | Self::Times),
+            DataType::Float32 | DataType::Float64 => {
+                matches!(
+                    self,
+                    Self::Numbers | Self::Times | Self::Amounts | Self::Words
+                )
+            }
+            _ => false,
         }
     }
 }
@@ -161,6 +179,7 @@ enum Values {
     Text(StringArray),
     Numbers(Vec<i128>),
     Fractions(Vec<f64>),
+    Truths(BooleanArray),
 }
 
 /// 2^53. Below it, every whole number can be represented exactly as a floating-point number.
@@ -182,6 +201,17 @@ impl Column {
             Values::Fractions(fractions.values().to_vec())
         } else if let Some(fractions) = array.as_primitive_opt::<Float32Type>() {
             Values::Fractions(fractions.values().iter().copied().map(f64::from).collect())
+        } else if let Some(truths) = array.as_boolean_opt() {
+            Values::Truths(truths.clone())
+        } else if let (Some(decimals), DataType::Decimal128(_, scale)) = (
+            array.as_primitive_opt::<Decimal128Type>(),
+            array.data_type(),
+        ) {
+            // The shortest decimal of the quotient is the number that was meant, up to 15 digits.
+            let power = 10_f64.powi(i32::from(*scale));
+            #[expect(clippy::cast_precision_loss, reason = "values have fewer digits")]
+            let quotient = |mantissa: &i128| *mantissa as f64 / power;
+            Values::Fractions(decimals.values().iter().map(quotient).collect())
         } else {
             numbers(&array).map_or(Values::Nothing, Values::Numbers)
         };
@@ -197,12 +227,11 @@ impl Column {
             Values::Nothing => Cell::Nothing,
             Values::Text(texts) => Cell::of_text(texts.value(at)),
             Values::Numbers(numbers) => Cell::Number(numbers[at]),
-            Values::Fractions(fractions) => match fractions[at] {
-                nan if nan.is_nan() => Cell::Nothing,
-                #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small")]
-                whole if whole.fract() == 0.0 && whole.abs() < EXACT => Cell::Number(whole as i128),
-                fraction => Cell::Fraction(fraction),
-            },
+            Values::Fractions(fractions) => Cell::of_float(fractions[at]),
+            Values::Truths(truths) => Cell::Text(match truths.value(at) {
+                true => "true",
+                false => "false",
+            }),
         }
     }
 
@@ -278,6 +307,11 @@ const BATCH: usize = 8192;
 impl ParquetFile {
     pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
         let file = File::open(path).map_err(|cause| ReadError::new(path, cause.to_string()))?;
+        Self::of(path, file)
+    }
+
+    /// Messages call the file by this path.
+    pub(crate) fn of(path: &Path, file: File) -> Result<Self, ReadError> {
         // Ignoring the writer's Arrow types gives all text the same type.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let builder =
@@ -296,17 +330,16 @@ impl ParquetFile {
         u64::try_from(rows).unwrap_or(0)
     }
 
-    /// True if it has a column with this name.
-    ///
-    /// # Errors
-    /// If several columns have this name.
-    pub(crate) fn has(&self, name: &str) -> Result<bool, ReadError> {
+    /// The names of the columns.
+    pub(crate) fn names(&self) -> Vec<String> {
         let fields = self.builder.schema().fields().iter();
-        match fields.filter(|field| field.name() == name).count() {
-            0 => Ok(false),
-            1 => Ok(true),
-            count => Err(several(&self.path, name, count)),
-        }
+        fields.map(|field| field.name().clone()).collect()
+    }
+
+    /// Reads at most this number of rows.
+    pub(crate) fn first(mut self, rows: usize) -> Self {
+        self.builder = self.builder.with_limit(rows);
+        self
     }
 
     /// Starts to read some columns. The file must have each of them. An entry of `columns` that is
@@ -331,13 +364,15 @@ impl ParquetFile {
             let Some((name, holds)) = column else {
                 continue;
             };
-            if !self.has(name)? {
-                let names: Vec<&str> = schema
-                    .fields()
-                    .iter()
-                    .map(|field| field.name().as_str())
-                    .collect();
-                return Err(error(missing(name, &names.join(", "))));
+            match schema
+                .fields()
+                .iter()
+                .filter(|it| it.name() == name)
+                .count()
+            {
+                0 => return Err(error(missing(name, &self.names().join(", ")))),
+                1 => {}
+                count => return Err(error(columns::several(name, count))),
             }
             let found = schema.index_of(name);
             let found = found.map_err(|cause| error(cause.to_string()))?;
@@ -394,26 +429,9 @@ impl<const N: usize> Batches<N> {
     }
 }
 
-/// The error for a column name that occurs more than once.
-pub(crate) fn several(path: &Path, name: &str, count: usize) -> ReadError {
-    ReadError::new(
-        path,
-        format!("{count} columns are named `{name}`; expected one"),
-    )
-}
-
 /// Turns a panic of the Parquet library into an error. Some damaged files make the library panic.
-/// Such a panic prints nothing, so that the user sees only the error, on one line.
+/// [`is_guarded`] tells the program's panic hook that such a panic will become an error.
 fn guarded<T, E: Into<Refused>>(read: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = take_hook();
-        set_hook(Box::new(move |panic| {
-            if !GUARDED.get() {
-                before(panic);
-            }
-        }));
-    });
     GUARDED.set(true);
     let read = catch_unwind(AssertUnwindSafe(read));
     GUARDED.set(false);
@@ -426,6 +444,12 @@ fn guarded<T, E: Into<Refused>>(read: impl FnOnce() -> Result<T, E>) -> Result<T
 
 thread_local! {
     static GUARDED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// True on a thread on which a panic becomes an error. A program whose panic hook prints nothing
+/// then shows the error alone, on one line.
+pub fn is_guarded() -> bool {
+    GUARDED.get()
 }
 
 /// The error message of a library that could not read something.

@@ -1,7 +1,7 @@
 //! CSV files, read row by row: with a header, quotes as in RFC 4180, and any kind of line end.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
@@ -12,13 +12,11 @@ use crate::workload::read::ReadError;
 /// A reader of one CSV file.
 pub(crate) struct Csv {
     path: PathBuf,
-    file: File,
+    text: Box<dyn Read>,
     reader: Reader,
     input: Vec<u8>,
     /// The range of `input` that has not been parsed yet.
     rest: std::ops::Range<usize>,
-    /// The number of bytes that have been read from the file.
-    bytes: u64,
     at_end: bool,
     output: Vec<u8>,
     ends: Vec<usize>,
@@ -46,13 +44,17 @@ impl Csv {
     /// Opens a file and reads its header.
     pub(crate) fn open(path: &Path, delimiter: u8) -> Result<Self, ReadError> {
         let file = File::open(path).map_err(|cause| ReadError::new(path, cause.to_string()))?;
+        Self::new(path, Box::new(file), delimiter)
+    }
+
+    /// Reads the header of a text. Messages call it by this path.
+    pub(crate) fn new(path: &Path, text: Box<dyn Read>, delimiter: u8) -> Result<Self, ReadError> {
         let mut csv = Self {
             path: path.to_owned(),
-            file,
+            text,
             reader: ReaderBuilder::new().delimiter(delimiter).build(),
             input: vec![0; INPUT],
             rest: 0..0,
-            bytes: 0,
             at_end: false,
             output: vec![0; 1024],
             ends: vec![0; MAX_FIELDS],
@@ -83,11 +85,6 @@ impl Csv {
     /// The number of the row that was read last, counted from 1.
     pub(crate) fn row(&self) -> u64 {
         self.row
-    }
-
-    /// The number of bytes that have been read.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// The next row.
@@ -185,13 +182,12 @@ impl Csv {
             return Ok(false);
         }
         let read = loop {
-            match self.file.read(&mut self.input) {
+            match self.text.read(&mut self.input) {
                 Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
                 read => break read,
             }
         };
         let mut read = read.map_err(|cause| ReadError::new(&self.path, cause.to_string()))?;
-        self.bytes += read as u64;
         if read == 0 {
             self.at_end = true;
             self.input[0] = b'\n';

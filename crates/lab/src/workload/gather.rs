@@ -16,6 +16,7 @@ use arrow_array::{ArrayRef, UInt16Array, UInt32Array};
 use crate::workload::disk::{Section, TempFile};
 use crate::workload::hash::{FastMap, FastSet, hash, wide_hash};
 use crate::workload::read::ReadError;
+use crate::workload::understanding::OutOfOrder;
 use crate::workload::{EventKind, Part, Workload, WorkloadEvent};
 
 /// A row of a table, with its cells parsed.
@@ -89,6 +90,10 @@ pub(crate) struct Gather {
     conversion_sites: Names,
     impression_sites: Names,
     rows: u32,
+    /// The number of the first row of each file.
+    files: Vec<u32>,
+    /// True if the table gives the places of some rows. Then their order in the file says nothing.
+    ordered: bool,
     to: To,
 }
 
@@ -116,8 +121,15 @@ impl Gather {
             conversion_sites: Names::default(),
             impression_sites: Names::default(),
             rows: 0,
+            files: Vec::new(),
+            ordered: false,
             to,
         }
+    }
+
+    /// The rows from here on are those of another file.
+    pub(crate) fn begin_file(&mut self) {
+        self.files.push(self.rows);
     }
 
     /// Takes a row.
@@ -137,6 +149,7 @@ impl Gather {
             row: row.order.unwrap_or(self.rows),
         };
         self.rows += 1;
+        self.ordered |= row.order.is_some();
         let memory_rows = self.options.memory_rows as u64;
         if u64::from(self.rows).max(self.options.least_rows) > memory_rows {
             self.leave_memory().map_err(Refusal::Disk)?;
@@ -160,23 +173,33 @@ impl Gather {
 
     /// The events of all rows, by device.
     pub(crate) fn finish(self) -> Result<Workload, ReadError> {
+        self.finish_counted().map(|(workload, _)| workload)
+    }
+
+    /// The same, with the numbers of devices and rows that go back in time.
+    pub(crate) fn finish_counted(self) -> Result<(Workload, OutOfOrder), ReadError> {
+        let mut order = FileOrder {
+            files: if self.ordered { Vec::new() } else { self.files },
+            found: OutOfOrder::default(),
+        };
         let mut workload = match self.to {
             To::Memory { devices, held } => {
                 let count = devices.len();
                 drop(devices);
                 let mut workload = Workload::default();
                 group(&held, count, |events| {
+                    order.check(events);
                     workload.push_device(events);
                     Ok(())
                 })?;
                 workload
             }
-            To::Partitions(partitions) => partitions.finish(&self.options)?,
+            To::Partitions(partitions) => partitions.finish(&self.options, &mut order)?,
             To::Parts(parts) => parts.finish(&self.options)?,
         };
         workload.conversion_site_names = self.conversion_sites.into_names();
         workload.impression_site_names = self.impression_sites.into_names();
-        Ok(workload)
+        Ok((workload, order.found))
     }
 
     fn kind(&mut self, kind: RowKind<'_>) -> Result<EventKind, Refusal> {
@@ -219,6 +242,29 @@ impl Gather {
         }
         self.to = To::Partitions(partitions);
         Ok(())
+    }
+}
+
+/// Looks for rows of a device that are earlier than the one before them in the same file.
+struct FileOrder {
+    /// The number of the first row of each file. Empty if rows say nothing about the order.
+    files: Vec<u32>,
+    found: OutOfOrder,
+}
+
+impl FileOrder {
+    /// Checks the events of a device, in the order of rows.
+    fn check(&mut self, events: &[WorkloadEvent]) {
+        if self.files.is_empty() {
+            return;
+        }
+        let file = |row: u32| self.files.partition_point(|begin| *begin <= row);
+        let back = |pair: &&[WorkloadEvent]| {
+            pair[1].minute < pair[0].minute && file(pair[0].row) == file(pair[1].row)
+        };
+        let rows = events.windows(2).filter(back).count() as u64;
+        self.found.rows += rows;
+        self.found.devices += u64::from(rows > 0);
     }
 }
 
@@ -417,7 +463,11 @@ impl Partitions {
         Ok(())
     }
 
-    fn finish(mut self, options: &GatherOptions) -> Result<Workload, ReadError> {
+    fn finish(
+        mut self,
+        options: &GatherOptions,
+        order: &mut FileOrder,
+    ) -> Result<Workload, ReadError> {
         for number in 0..self.waiting.len() {
             if !self.waiting[number].rows.is_empty() {
                 self.write(number)?;
@@ -430,6 +480,7 @@ impl Partitions {
         for sections in self.sections {
             let (held, devices) = read_partition(sections)?;
             group(&held, devices, |events| {
+                order.check(events);
                 parts.push_device(events, false, options)
             })?;
         }

@@ -4,15 +4,27 @@
 //! ([`criteo`]), or it is generated ([`synthetic`]). It can be written to files ([`mod@write`]).
 //! Parts that do not fit into memory stay on disk.
 
+mod amounts;
+mod buckets;
 mod cells;
+mod columns;
 pub mod criteo;
 mod csv;
 mod disk;
 mod gather;
 pub(crate) mod hash;
+mod input;
+mod json;
+mod kinds;
+mod look;
+mod options;
 pub mod read;
+mod rows;
+mod sites;
 pub mod synthetic;
 pub mod table;
+mod time;
+pub mod understanding;
 mod whole_numbers;
 pub mod write;
 

@@ -1,8 +1,8 @@
 //! Writes workloads: as a table, or as the files that the paper's artifact prepares.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::workload::criteo;
 use crate::workload::read::ReadError;
-use crate::workload::table::{Columns, Format};
+use crate::workload::table::Columns;
 use crate::workload::{EventKind, Workload, WorkloadEvent};
 
 /// The reason why a workload cannot be written.
@@ -70,6 +70,32 @@ pub fn write_table(workload: &Workload, path: &Path) -> Result<(), WriteError> {
     }
 }
 
+/// The formats in which tables are written. The extension of the file name decides.
+enum Format {
+    Csv,
+    Parquet,
+}
+
+impl Format {
+    fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        match extension.as_str() {
+            "csv" => Some(Self::Csv),
+            "parquet" | "pqt" => Some(Self::Parquet),
+            _ => None,
+        }
+    }
+
+    /// The message for a file name with an unknown extension.
+    fn unknown(path: &Path) -> String {
+        let formats = "use .csv, .parquet or .pqt";
+        match path.extension() {
+            Some(extension) => format!("unknown file type .{}; {formats}", extension.display()),
+            None => format!("the file name has no extension; {formats}"),
+        }
+    }
+}
+
 /// Calls `each` with every event and the number of its device, counted from 0.
 fn each_event<E: From<ReadError>>(
     workload: &Workload,
@@ -106,46 +132,52 @@ fn rows_follow_devices(workload: &Workload) -> Result<bool, ReadError> {
 }
 
 fn write_csv(workload: &Workload, path: &Path, with_order: bool) -> Result<(), WriteError> {
-    let error = |cause: std::io::Error| WriteError::new(path, &cause);
-    let mut file = BufWriter::new(File::create(path).map_err(error)?);
-    let quoted = |names: &[String]| names.iter().map(|name| field(name)).collect();
-    let conversion_sites: Vec<String> = quoted(&workload.conversion_site_names);
-    let impression_sites: Vec<String> = quoted(&workload.impression_site_names);
-    let [first @ .., order] = Columns::KEYS;
-    let order = if with_order {
-        [",", order].concat()
-    } else {
-        String::new()
+    let error = |cause: csv::Error| match cause.into_kind() {
+        csv::ErrorKind::Io(cause) => WriteError::new(path, &cause),
+        kind => WriteError::new(path, &format!("{kind:?}")),
     };
-    writeln!(file, "{}{order}", first.join(",")).map_err(error)?;
+    let file = File::create(path).map_err(|cause| WriteError::new(path, &cause))?;
+    let mut file = csv::WriterBuilder::new()
+        .buffer_capacity(1 << 16)
+        .from_writer(file);
+    let [first @ .., order] = Columns::KEYS;
+    let order = with_order.then_some(order);
+    file.write_record(first.into_iter().chain(order))
+        .map_err(error)?;
+    let mut digits = [const { String::new() }; 4];
     each_event(workload, |device, event| {
-        let (number, minute) = (device + 1, event.minute);
-        let site = &conversion_sites[event.conversion_site as usize];
-        write!(file, "{number},{minute},{site},").map_err(error)?;
-        match event.kind {
-            EventKind::Impression { site, bucket } => {
-                let site = &impression_sites[site as usize];
-                write!(file, "{site},{bucket},impression,").map_err(error)?;
+        let mut numbers = digits.iter_mut();
+        let mut number = |value: u32| match numbers.next() {
+            None => "",
+            Some(digits) => {
+                digits.clear();
+                // Writing to a string never fails.
+                let _ = write!(digits, "{value}");
+                digits.as_str()
             }
+        };
+        let (device, minute) = (number(device + 1), number(event.minute));
+        let conversion_site =
+            workload.conversion_site_names[event.conversion_site as usize].as_str();
+        let impression_site = |site: u32| workload.impression_site_names[site as usize].as_str();
+        let [site, bucket, kind, value] = match event.kind {
+            EventKind::Impression { site, bucket } => [
+                impression_site(site),
+                number(bucket.into()),
+                "impression",
+                "",
+            ],
             EventKind::Conversion { value, came_from } => {
-                let site = came_from.map_or("", |site| &impression_sites[site as usize]);
-                write!(file, "{site},,conversion,{value}").map_err(error)?;
+                let site = came_from.map_or("", impression_site);
+                [site, "", "conversion", number(value)]
             }
-        }
-        if with_order {
-            write!(file, ",{}", event.row).map_err(error)?;
-        }
-        writeln!(file).map_err(error)
+        };
+        let fields = [device, minute, conversion_site, site, bucket, kind, value];
+        let order = with_order.then(|| number(event.row));
+        file.write_record(fields.into_iter().chain(order))
+            .map_err(error)
     })?;
-    file.flush().map_err(error)
-}
-
-/// A CSV field, with quotes if it needs them.
-fn field(text: &str) -> String {
-    match text.contains([',', '"', '\r', '\n']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
+    file.flush().map_err(|cause| WriteError::new(path, &cause))
 }
 
 fn write_parquet(workload: &Workload, path: &Path, with_order: bool) -> Result<(), WriteError> {
