@@ -14,13 +14,13 @@ use bigbird_dap::{
     AddError, Aggregation, AggregationStore, AggregationTask, BatchQueryError, BatchState,
     NoiseSource, NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
 };
-use bigbird_lab::text::grouped;
 use bigbird_user_agent::{Localhost, Site};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::clock::wall_clock;
 use crate::dap::VdafArg;
+use crate::output::grouped;
 use crate::progress::Bar;
 use crate::service::OperatedService;
 use crate::{CommandError, CommandResult, output};

@@ -200,7 +200,7 @@ fn summary(report: &AuditReport, args: &AuditArgs, took: Duration) -> Result<Str
                 None => "holds".to_owned(),
             },
             if row.separated { "yes" } else { "no" }.to_owned(),
-            bigbird_lab::text::grouped(row.strategies),
+            output::grouped(row.strategies),
             largest_loss_text(row),
             row.script
                 .as_ref()

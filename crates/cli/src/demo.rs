@@ -14,12 +14,12 @@ use bigbird_dap::{
     Acceptance, Aggregation, AggregationStore, AggregationTask, AggregatorKeys, ConfiguredServices,
     DapSealer, Helper, Leader, NoiseSource, ReportRefusal, TaskTerms, VdafKind,
 };
-use bigbird_lab::text::grouped;
 use maud::{DOCTYPE, PreEscaped, html};
 use serde::Serialize;
 
 use crate::aggregate::signed;
 use crate::clock::wall_clock;
+use crate::output::grouped;
 use crate::{CommandError, CommandResult, browser, keys, output};
 
 #[derive(Debug, clap::Args)]

@@ -196,7 +196,7 @@ impl WorkedExample {
             label.chain(columns().map(left)).collect()
         });
         let table = output::table(header, rows);
-        writeln!(text, "{}", table.trim_fmt())?;
+        writeln!(text, "{table}")?;
         Ok(text)
     }
 }

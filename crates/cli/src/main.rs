@@ -181,14 +181,17 @@ impl CommandError {
         }
     }
 
-    /// Arguments that contradict each other.
-    fn misused(why: String) -> Self {
-        Self { why, status: 2 }
+    /// Arguments that are wrong, that contradict each other, or that do not suit the input.
+    fn misused(why: impl ToString) -> Self {
+        Self {
+            why: why.to_string(),
+            status: 2,
+        }
     }
 
     /// Input that cannot be read.
-    fn unreadable(why: String) -> Self {
-        Self { why, status: 2 }
+    fn unreadable(why: impl ToString) -> Self {
+        Self::misused(why)
     }
 }
 

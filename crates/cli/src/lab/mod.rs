@@ -1,5 +1,7 @@
 //! The commands of the laboratory.
 
+mod advice;
+mod estimate;
 pub(crate) mod plan;
 pub(crate) mod reproduce;
 pub(crate) mod simulate;

@@ -9,11 +9,11 @@ use bigbird_lab::describe::{Description, Estimate};
 use bigbird_lab::evaluation::Experiment;
 use bigbird_lab::evaluation::resilience::Resilience;
 use bigbird_lab::evaluation::{Laboratory, RunResult};
-use bigbird_lab::text::grouped;
 use bigbird_lab::tune;
 use serde_json::{Value, json};
 
 use super::source::{WorkloadSource, noise_scale};
+use crate::output::grouped;
 use crate::progress::Bar;
 use crate::{CommandError, CommandResult, output};
 

@@ -14,7 +14,9 @@
 //! divided. A [`Laboratory`](laboratory::Laboratory) does all three steps with several threads.
 
 pub mod audience;
+pub mod batch_table;
 pub mod batching;
+pub mod diagnosis;
 pub mod experiment;
 pub mod interval;
 pub mod laboratory;
@@ -23,8 +25,10 @@ pub mod querier;
 pub mod replay;
 pub mod resilience;
 pub mod results;
+pub mod seeds;
 pub mod survey;
 
+pub use diagnosis::{Diagnosis, ErrorSource, QuerierCounts, Remedy};
 pub use experiment::Experiment;
 pub use interval::Interval;
 pub use laboratory::{LabError, Laboratory, RunResult};
