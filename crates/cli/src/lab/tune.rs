@@ -86,7 +86,7 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
     for percentile in &args.percentile {
         if !(0.0..=100.0).contains(percentile) {
             let why = format!("--percentile must be in [0, 100], got {percentile}");
-            return Err(CommandError::because(why));
+            return Err(CommandError::misused(why));
         }
     }
     if !(args.querier_budget > 0.0 && args.querier_budget.is_finite()) {
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
             Limit::QuerierBudget.flag(),
             args.querier_budget
         );
-        return Err(CommandError::because(why));
+        return Err(CommandError::misused(why));
     }
     let workload = args.source.workload(seed)?;
     let laboratory = args.source.laboratory(&workload, threads)?;
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
             None => tune::conservative(&description, percentile, r)?,
         };
         let Some(estimate) = estimate else {
-            return Err(CommandError::because(
+            return Err(CommandError::misused(
                 "no device converts after an impression: there is nothing to tune for",
             ));
         };
@@ -213,7 +213,7 @@ impl TuneArgs {
             .map(|name| {
                 attackers::by_name(name).ok_or_else(|| {
                     let names = attackers::ALL.map(Attacker::name).join(", ");
-                    CommandError::because(format!(
+                    CommandError::misused(format!(
                         "--attacker: unknown attacker `{name}`; use one of: none, {names}"
                     ))
                 })

@@ -40,6 +40,8 @@ pub(crate) enum Cell {
     Signed(i64),
     /// A number that is shown with all of its digits, such as an epsilon.
     Number(f64),
+    /// An amount of epsilon, shown with its unit.
+    Epsilon(f64),
     /// A number that is shown with this many digits after the point.
     Rounded(f64, usize),
     /// A fraction that is shown as a percentage.
@@ -71,6 +73,7 @@ impl Cell {
             Self::Count(count) => grouped(*count),
             Self::Signed(number) => signed(*number),
             Self::Number(number) => number.to_string(),
+            Self::Epsilon(epsilon) => format!("{epsilon} ε"),
             Self::Rounded(number, digits) => format!("{number:.digits$}"),
             Self::Share(share) => percent(*share),
             Self::Interval(mean, reach) => format!("{} ± {:.1}", percent(*mean), 100.0 * reach),
@@ -85,6 +88,7 @@ impl Cell {
             Self::Count(count) => count.to_string(),
             Self::Signed(number) => number.to_string(),
             Self::Number(number)
+            | Self::Epsilon(number)
             | Self::Rounded(number, _)
             | Self::Share(number)
             | Self::Interval(number, _) => number.to_string(),
