@@ -100,22 +100,22 @@ fn simulate_refuses_what_makes_no_sense() {
     let (status, message) = refused("simulate --scale 0");
     assert_eq!(
         (status, message.as_str()),
-        (1, "bigbird: --scale must be in (0, 10], got 0\n")
+        (2, "bigbird: --scale must be in (0, 10], got 0\n")
     );
     let (status, message) = refused("simulate --scale 0.001 --domain-cap 1.5");
-    assert_eq!(status, 1);
+    assert_eq!(status, 2);
     assert_eq!(
         message,
         "bigbird: --domain-cap must be a whole number of sites, got 1.5\n"
     );
     let (status, message) = refused("simulate --scale 0.001");
-    assert_eq!(status, 1);
+    assert_eq!(status, 2);
     assert!(
         message.contains("no querier has enough conversions for one batch: the busiest has "),
         "{message}"
     );
     let (status, message) = refused("simulate --scale 0.001 --min-conversions-per-day 100000");
-    assert_eq!(status, 1);
+    assert_eq!(status, 2);
     assert!(
         message.contains("no conversion site has 100000 conversions a day"),
         "{message}"
@@ -306,10 +306,10 @@ fn tune_tells_capacities_and_what_to_expect() {
     let (status, message) = refused(&format!("tune {SMALL} --percentile 101"));
     assert_eq!(
         (status, message.as_str()),
-        (1, "bigbird: --percentile must be in [0, 100], got 101\n")
+        (2, "bigbird: --percentile must be in [0, 100], got 101\n")
     );
     let (status, message) = refused(&format!("tune {SMALL} --attacker nobody"));
-    assert_eq!(status, 1);
+    assert_eq!(status, 2);
     assert!(
         message.starts_with(
             "bigbird: --attacker: unknown attacker `nobody`; use one of: none, random,"
@@ -342,7 +342,7 @@ fn numbers_out_of_range_are_refused() {
             "bigbird: --percentile must be in [0, 100], got -1\n",
         ),
     ] {
-        assert_eq!(refused(arguments), (1, expected.to_owned()));
+        assert_eq!(refused(arguments), (2, expected.to_owned()));
     }
     for arguments in ["simulate --scale ten", "plan --conversions-per-day many"] {
         let (status, message) = refused(arguments);
@@ -353,7 +353,7 @@ fn numbers_out_of_range_are_refused() {
     assert_eq!(
         (status, message.as_str()),
         (
-            1,
+            2,
             "bigbird: a conversion can look back at most 4095 epochs, got 5000\n"
         )
     );
@@ -361,7 +361,7 @@ fn numbers_out_of_range_are_refused() {
     assert_eq!(
         (status, message.as_str()),
         (
-            1,
+            2,
             "bigbird: --querier-budget must be a finite number above 0, got 0\n"
         )
     );
@@ -385,8 +385,15 @@ fn plan_answers_both_ways() {
         parsed(&format!("{common} --target 5% --json"))["answer"],
         wanted["answer"]
     );
-    let best = parsed(&format!("{common} --target 0.01 --json"));
+    // A target out of reach is a negative result. The answer says how large a batch would do.
+    let output = bigbird(&format!("{common} --target 0.01 --json"));
+    assert_eq!(output.status.code(), Some(1));
+    let best: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(best["targetReached"], false);
+    assert_eq!(best["batchTooSmall"], true);
+    let enough = best["smallestBatch"]["batch"].as_f64().unwrap();
+    let reached = parsed(&format!("{common} --target 0.01 --batch {enough} --json"));
+    assert_eq!(reached["targetReached"], true);
     for (arguments, expected) in [
         (
             "--epsilon 0",
@@ -403,7 +410,7 @@ fn plan_answers_both_ways() {
         ),
     ] {
         let (status, message) = refused(&format!("{common} {arguments}"));
-        assert_eq!((status, message), (1, format!("bigbird: {expected}\n")));
+        assert_eq!((status, message), (2, format!("bigbird: {expected}\n")));
     }
 }
 

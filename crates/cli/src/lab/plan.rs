@@ -488,7 +488,8 @@ impl Plan {
         let diagnosis = expected.diagnosis(limit);
         let lookback = args.source.lookback_epochs();
         let remedies = diagnosis.remedies(self.measurement.shares.len(), lookback);
-        document.paragraph(advice(&diagnosis, &remedies, |remedy| change(remedy, args)));
+        let helps = |remedy| self.helps(remedy).then(|| change(remedy, args));
+        document.paragraph(advice(&diagnosis, &remedies, helps));
         if let Some(enough) = &self.enough {
             document.paragraph(format!(
                 "The batch is too small for {}%: at least {} reports are needed, the conversions of \
@@ -516,6 +517,23 @@ impl Plan {
         document
     }
 
+    /// True unless a change would increase the error. A larger epsilon reduces noise, but it can
+    /// block more than it helps, and the other way around.
+    fn helps(&self, remedy: Remedy) -> bool {
+        let expected = self.answer.expected();
+        let error = |factor: f64| {
+            let other = self
+                .measurement
+                .expect(expected.epsilon * factor, expected.batch);
+            other.error
+        };
+        match remedy {
+            Remedy::LargerEpsilon => error(1.25) < expected.error,
+            Remedy::SmallerEpsilon => error(0.8) < expected.error,
+            _ => true,
+        }
+    }
+
     /// The answer among other batches and epsilons.
     fn alternatives(&self, args: &PlanArgs) -> Table {
         let columns = [
@@ -533,7 +551,7 @@ impl Plan {
         for row in &self.grid {
             let is_answer = row.epsilon == expected.epsilon && row.batch == expected.batch;
             table.row(vec![
-                Cell::Rounded(row.batch, 0),
+                Cell::Count(whole(row.batch)),
                 Cell::Rounded(row.batch / args.conversions_per_day, 1),
                 Cell::Rounded(row.epsilon, 4),
                 Cell::Share(row.noise),
@@ -553,8 +571,12 @@ impl Plan {
     clippy::cast_sign_loss,
     reason = "at most a million million"
 )]
+fn whole(count: f64) -> u64 {
+    count.round() as u64
+}
+
 fn reports(count: f64) -> String {
-    grouped(count.round() as u64)
+    grouped(whole(count))
 }
 
 fn days(days: f64) -> String {
@@ -566,17 +588,17 @@ fn days(days: f64) -> String {
 }
 
 /// A change that the user of `plan` can make.
-fn change(remedy: Remedy, args: &PlanArgs) -> Option<String> {
+fn change(remedy: Remedy, args: &PlanArgs) -> String {
     let batch = match args.batch {
         Some(_) => "--batch",
         None => "--batch-days",
     };
-    Some(match remedy {
+    match remedy {
         Remedy::LargerBatch => format!("a larger batch ({batch})"),
         Remedy::LargerEpsilon => "a larger epsilon, which is less private".to_owned(),
         Remedy::SmallerEpsilon => "a smaller epsilon".to_owned(),
         Remedy::LargerLimit(limit) => larger(limit),
         Remedy::SmallerLookback => "a shorter lookback (--lookback-epochs)".to_owned(),
         Remedy::FewerBuckets => "fewer buckets (--buckets)".to_owned(),
-    })
+    }
 }

@@ -640,9 +640,9 @@ fn planned(options: QuerierOptions) -> String {
     }
 }
 
-/// A change that `simulate` can make. Queriers choose their epsilon for a certain error from noise,
+/// A change that `simulate` and `tune` can make. Queriers choose their epsilon for a certain error from noise,
 /// so the size of batches decides it.
-fn change(remedy: Remedy) -> Option<String> {
+pub(crate) fn change(remedy: Remedy) -> Option<String> {
     match remedy {
         Remedy::LargerBatch | Remedy::SmallerEpsilon => Some(
             "larger batches (--batch-days, --min-batch), because they need less epsilon".to_owned(),
