@@ -267,7 +267,7 @@ fn summary(
     if let Some(folder) = &args.out {
         let _ = writeln!(text, "Open {}", folder.join("index.html").display());
     }
-    document.lines(text);
+    document.paragraph(text);
     Ok(document)
 }
 

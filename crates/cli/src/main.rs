@@ -1,6 +1,7 @@
 //! The `bigbird` command: privacy budgets, quotas and reports on the command line.
 
 mod agent;
+#[cfg(feature = "aggregator")]
 mod aggregate;
 #[cfg(feature = "audit")]
 mod audit;
@@ -8,11 +9,13 @@ mod audit;
 mod browser;
 mod clock;
 mod conformance;
+#[cfg(feature = "aggregator")]
 mod dap;
 #[cfg(feature = "browser")]
 mod demo;
 mod example;
 mod explain;
+#[cfg(feature = "aggregator")]
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
@@ -34,9 +37,25 @@ mod policy;
     allow(dead_code, reason = "only the laboratory announces long work")
 )]
 mod progress;
+#[cfg_attr(
+    not(feature = "browser"),
+    allow(dead_code, reason = "browsers need more of it")
+)]
 mod scratch;
+#[cfg_attr(
+    not(feature = "browser"),
+    allow(dead_code, reason = "browsers need more of it")
+)]
 mod service;
+#[cfg_attr(
+    not(feature = "browser"),
+    allow(dead_code, reason = "browsers need more of it")
+)]
 mod serving;
+#[cfg_attr(
+    not(feature = "browser"),
+    allow(dead_code, reason = "browsers need more of it")
+)]
 mod signals;
 mod stdio;
 mod store;
@@ -108,11 +127,14 @@ enum Command {
     #[cfg(feature = "browser")]
     /// Run the user agent as the native-messaging host of a browser's extension
     NativeHost(native_host::NativeHostArgs),
+    #[cfg(feature = "aggregator")]
     /// Sum encrypted reports and add noise: leader, helper and collector in one process
     Aggregate(aggregate::AggregateArgs),
+    #[cfg(feature = "aggregator")]
     /// Generate the keys of an aggregation service
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    #[cfg(feature = "aggregator")]
     /// Write tasks and reports for other implementations of DAP, such as Janus
     #[command(subcommand)]
     Dap(dap::DapCommand),
@@ -157,8 +179,11 @@ fn main() -> ExitCode {
         Command::NativeHost(args) => native_host::run(&args),
         #[cfg(feature = "browser")]
         Command::Demo(args) => demo::run(&args),
+        #[cfg(feature = "aggregator")]
         Command::Aggregate(args) => aggregate::run(&args),
+        #[cfg(feature = "aggregator")]
         Command::Keys(command) => keys::run(&command),
+        #[cfg(feature = "aggregator")]
         Command::Dap(command) => dap::run(&command),
         Command::Store(command) => store::run(&command),
         Command::Completions(args) => manual::completions(&args),
@@ -238,6 +263,7 @@ fn print_instead(instead: &clap::Error) -> ExitCode {
 /// The feature that a command needs, if this build does not have it.
 fn left_out(command: &str) -> Option<&'static str> {
     let (feature, there) = match command {
+        "aggregate" | "dap" | "keys" => ("aggregator", cfg!(feature = "aggregator")),
         "audit" => ("audit", cfg!(feature = "audit")),
         "browser" | "demo" | "native-host" => ("browser", cfg!(feature = "browser")),
         "plan" | "reproduce" | "simulate" | "tune" | "workload" => ("lab", cfg!(feature = "lab")),

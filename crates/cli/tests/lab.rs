@@ -161,6 +161,91 @@ fn simulate_writes_tables_and_figures() {
     assert!(figure.starts_with("<svg") && figure.contains("slow, seed 2, median"));
 }
 
+/// Several seeds give intervals, and every number says what it comes from.
+#[test]
+fn simulate_explains_its_numbers() {
+    let folder = folder();
+    let [csv, parquet] = ["b.csv", "b.parquet"].map(|name| folder.file(name));
+    let common = format!("simulate {SMALL} --attacker none,random --seed 1,2,3,3");
+    let found = parsed(&format!("{common} --json --batches {}", csv.display()));
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2 * 3, "a seed that is given twice counts once");
+    let mut batches = 0;
+    for run in runs {
+        batches += run["batches"].as_array().unwrap().len();
+        let shares =
+            ["noiseShare", "blockingShare"].map(|it| run["diagnosis"][it].as_f64().unwrap());
+        assert!((shares[0] + shares[1] - 1.0).abs() < 1e-12, "{run}");
+        assert!(run["queriers"]["withBatch"].as_u64().unwrap() > 0);
+    }
+    let groups = found["overSeeds"].as_array().unwrap();
+    assert_eq!(groups.len(), 2);
+    for group in groups {
+        assert_eq!(group["seeds"], serde_json::json!([1, 2, 3]));
+        let [low, mean, high] =
+            ["low", "mean", "high"].map(|it| group["median"][it].as_f64().unwrap());
+        assert!(low < mean && mean < high, "{group}");
+    }
+    let rows = std::fs::read_to_string(&csv).unwrap();
+    assert_eq!(rows.lines().count(), 1 + batches);
+
+    let text = bigbird(&format!("{common} --batches {}", parquet.display()));
+    assert!(std::fs::read(&parquet).unwrap().starts_with(b"PAR1"));
+    let text = String::from_utf8(text.stdout).unwrap();
+    for part in [
+        "±",
+        "from noise",
+        "from blocking",
+        "95% intervals",
+        "What would help: ",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    // The form of a file is known before anything is run.
+    let (status, message) = refused(&format!("{common} --batches b.xls"));
+    assert_eq!(
+        (status, message.as_str()),
+        (
+            2,
+            "bigbird: b.xls: the name must end in .csv, .parquet or .pqt\n"
+        )
+    );
+}
+
+/// Each form has the same numbers.
+#[test]
+fn results_have_four_forms() {
+    let plan = "plan --scale 0.005 --conversions-per-day 600";
+    let of = |format: &str| {
+        let output = bigbird(&format!("{plan} --format {format}"));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let [text, markdown, csv, json] = ["text", "markdown", "csv", "json"].map(of);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let grid = json["grid"].as_array().unwrap();
+    let of_csv: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(
+        of_csv[0],
+        [
+            "batch", "days", "epsilon", "noise", "blocked", "blocking", "error", "answer"
+        ]
+    );
+    assert_eq!(of_csv.len(), 1 + grid.len());
+    for (row, expected) in of_csv[1..].iter().zip(grid) {
+        assert_eq!(row[6].parse::<f64>().ok(), expected["error"].as_f64());
+    }
+    let rows = |text: &str| text.lines().filter(|line| line.contains('%')).count();
+    assert!(markdown.contains("| ---: |") && rows(&markdown) >= grid.len());
+    assert!(text.contains("─── ".trim()) && rows(&text) >= grid.len());
+
+    let (status, message) = refused(&format!("{plan} --json --format csv"));
+    assert!(
+        status == 2 && message.contains("cannot be used with"),
+        "{message}"
+    );
+}
+
 #[test]
 fn logs_give_what_they_were_written_from() {
     let folder = folder();

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::source::WorkloadSource;
 use crate::progress::{Bar, time};
-use crate::{CommandError, CommandResult};
+use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -220,7 +220,7 @@ fn tell(args: &ReproduceArgs, subject: &Subject<'_>, seconds: f64, made: usize) 
     )?;
     // A claim that does not hold on a workload is a result. A broken bound is a failure.
     let broken = |run: &FinishedRun| run.summary.held == Some(false);
-    Ok((text, !subject.results.0.iter().any(broken)))
+    Ok((output::fitted(&text), !subject.results.0.iter().any(broken)))
 }
 
 /// An identifier of this program. Results of another program are not used again.

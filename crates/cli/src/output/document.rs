@@ -6,7 +6,7 @@ use super::table::Table;
 use super::{Format, width};
 
 /// The longest line of a paragraph. Longer lines are hard to read, however wide the terminal is.
-const LONGEST_LINE: usize = 100;
+pub(super) const LONGEST_LINE: usize = 100;
 
 /// The result of a command, before it has a form.
 #[derive(Debug, Default)]
@@ -94,11 +94,16 @@ impl Document {
     }
 }
 
-/// A text in lines of at most `width` columns. Lines of the text stay apart, and lines that begin
-/// with spaces continue with as many.
-fn filled(text: &str, width: usize) -> String {
+/// A text in lines of at most `width` columns. Lines of the text stay apart, lines that are short
+/// enough stay as they are, and lines that begin with spaces continue with as many.
+pub(super) fn filled(text: &str, width: usize) -> String {
     let mut filled = String::new();
     for line in text.trim_end().lines() {
+        if line.width() <= width {
+            filled.push_str(line);
+            filled.push('\n');
+            continue;
+        }
         let words = line.trim_start();
         let indent = " ".repeat(line.len() - words.len());
         let mut column = 0;

@@ -94,6 +94,11 @@ pub(crate) fn grouped(count: u64) -> String {
     text
 }
 
+/// A text whose long lines are broken where the output ends.
+pub(crate) fn fitted(text: &str) -> String {
+    document::filled(text, width().min(document::LONGEST_LINE))
+}
+
 /// The number of columns to write in. It is that of the terminal. Anything else, such as a pipe or
 /// a file, gets the same lines on every machine.
 pub(crate) fn width() -> usize {

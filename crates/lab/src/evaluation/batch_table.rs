@@ -278,3 +278,103 @@ fn write_parquet(file: File, setting: &Setting, runs: &[RunRecord]) -> Result<()
     writer.close()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::Array as _;
+    use arrow_array::cast::AsArray as _;
+    use arrow_array::types::Float64Type;
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+    use super::*;
+    use crate::evaluation::{Experiment, Laboratory};
+    use crate::workload::synthetic::{Population, Preset};
+
+    /// A run with some batches, and the setting that it was made in.
+    fn run() -> (Setting, RunRecord) {
+        let population = Population {
+            preset: Preset::Published,
+            scale: 0.002,
+            seed: 1,
+        };
+        let mut workload = population.generate();
+        // Nothing counts on the five buckets of the paper.
+        workload.buckets = 12;
+        let options = QuerierOptions {
+            min_conversions_a_day: 10,
+            min_batch: 200,
+            ..QuerierOptions::default()
+        };
+        let laboratory = Laboratory::new(&workload, options, 1).unwrap();
+        let experiment = Experiment {
+            profile: bigbird::Profile::W3cDraft,
+            policy: bigbird::Profile::W3cDraft.policy(),
+            attack: None,
+        };
+        let result = experiment.run(&laboratory, 1).unwrap();
+        let setting = Setting {
+            workload: "a, \"b\"".to_owned(),
+            buckets: workload.buckets,
+            options,
+            lookback_epochs: 1,
+        };
+        let record = RunRecord::new("test", &experiment, 1, &result, &workload);
+        (setting, record)
+    }
+
+    #[test]
+    fn csv_and_parquet_have_the_same_rows() {
+        let (setting, run) = run();
+        assert!(run.batches.len() > 1);
+        let runs = [run.clone(), run];
+        let folder = tempfile::tempdir().unwrap();
+        let [csv, parquet] = ["b.csv", "b.parquet"].map(|name| folder.path().join(name));
+        for path in [&csv, &parquet] {
+            write_batches(path, &setting, &runs).unwrap();
+        }
+        let mut rows = csv::Reader::from_path(&csv).unwrap();
+        let names: Vec<String> = rows.headers().unwrap().iter().map(str::to_owned).collect();
+        let rows: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
+        let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&parquet).unwrap());
+        let mut reader = reader.unwrap().build().unwrap();
+        let table = reader.next().unwrap().unwrap();
+        let of_parquet: Vec<String> = table
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| field.name().clone())
+            .collect();
+        assert_eq!(names, of_parquet);
+        assert_eq!(rows.len(), 2 * runs[0].batches.len());
+        assert_eq!(rows.len(), table.num_rows());
+        let at = |name: &str| names.iter().position(|it| it == name).unwrap();
+        for limit in Limit::ALL {
+            at(limit.key());
+            at(&format!("blocked:{}", limit.key()));
+        }
+        let errors = table.column(at("rmsre")).as_primitive::<Float64Type>();
+        let batches = runs.iter().flat_map(|run| &run.batches);
+        for ((row, error), batch) in rows.iter().zip(errors.iter()).zip(batches) {
+            assert_eq!(&row[at("workload")], "a, \"b\"");
+            assert_eq!(row[at("rmsre")].parse::<f64>().ok(), error);
+            assert_eq!(error, Some(batch.rmsre));
+            assert_eq!((batch.full.len(), &row[at("buckets")]), (12, "12"));
+            // The draft has no conversion-site quota: there is nothing, and not a zero.
+            assert_eq!(&row[at("conversionSiteQuota")], "");
+        }
+        assert_eq!(
+            table.column(at("conversionSiteQuota")).null_count(),
+            rows.len()
+        );
+    }
+
+    #[test]
+    fn another_name_is_refused() {
+        let (setting, run) = run();
+        let refused = write_batches(Path::new("b.txt"), &setting, &[run]);
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "b.txt: the name must end in .csv, .parquet or .pqt"
+        );
+    }
+}

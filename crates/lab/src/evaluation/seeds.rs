@@ -81,3 +81,53 @@ impl SeedGroup {
             && self.first_rank == run.first_rank
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluation::{Experiment, Laboratory, QuerierOptions};
+    use crate::workload::synthetic::{Population, Preset};
+
+    #[test]
+    fn runs_that_differ_in_their_seed_are_one_group() {
+        let population = Population {
+            preset: Preset::Published,
+            scale: 0.001,
+            seed: 1,
+        };
+        let workload = population.generate();
+        let laboratory = Laboratory::new(&workload, QuerierOptions::default(), 1).unwrap();
+        let experiment = Experiment {
+            profile: bigbird::Profile::BigBird,
+            policy: bigbird::Profile::BigBird.policy(),
+            attack: None,
+        };
+        let result = experiment.run(&laboratory, 1).unwrap();
+        let run = |profile: &str, seed: u64, median: f64| RunRecord {
+            profile: profile.to_owned(),
+            median: Some(median),
+            p95: None,
+            ..RunRecord::new("test", &experiment, seed, &result, &workload)
+        };
+        let runs = [
+            run("one", 1, 0.1),
+            run("other", 1, 0.5),
+            run("one", 2, 0.2),
+            // The same seed again, with more threads.
+            run("one", 2, 0.2),
+        ];
+        let groups = SeedGroup::of(&runs);
+        assert_eq!(groups.len(), 2);
+        assert_eq!(
+            (&groups[0].seeds[..], &groups[0].runs[..]),
+            (&[1, 2][..], &[0, 2][..])
+        );
+        let median = groups[0].median.unwrap();
+        assert!((median.mean - 0.15).abs() < 1e-12 && median.seeds == 2);
+        assert!(
+            median.low < 0.1 && median.high > 0.2,
+            "two seeds say little"
+        );
+        assert_eq!((groups[0].p95, groups[1].median), (None, None));
+    }
+}
