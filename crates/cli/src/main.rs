@@ -84,9 +84,9 @@ struct Cli {
 const AFTER_HELP: &str = "\
 `bigbird COMMAND --help` explains a command, and -h is shorter.
 
-Exit status: 0 if all is well. 1 if the answer is no: a claim fails, a bound is broken, a check fails,
-a report is refused; or if a result cannot be written. 2 for wrong arguments and for input that
-cannot be read or used.";
+Exit status: 0 if all is well. 1 if the answer is no, such as a broken bound, a failed check or a
+refused report, or if a result cannot be written. 2 for wrong arguments, and for input that cannot
+be read or used.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

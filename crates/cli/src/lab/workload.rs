@@ -85,7 +85,7 @@ fn describe(args: &DescribeArgs) -> CommandResult {
     let text = if args.json {
         output::json(&describe_json(&description, &workload, queriers))?
     } else {
-        tell(args, &description, &workload, queriers)?
+        output::fitted(&tell(args, &description, &workload, queriers)?)
     };
     Ok((text, true))
 }
