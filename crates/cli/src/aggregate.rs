@@ -14,13 +14,13 @@ use bigbird_dap::{
     AddError, Aggregation, AggregationStore, AggregationTask, BatchQueryError, BatchState,
     NoiseSource, NoisedHistogram, RefusedReport, ReportRefusal, ReportTally, TaskTerms,
 };
-use bigbird_lab::text::grouped;
 use bigbird_user_agent::{Localhost, Site};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::clock::wall_clock;
 use crate::dap::VdafArg;
+use crate::output::{Cell, Column, Document, Format, FormatArgs, Table, grouped};
 use crate::progress::Bar;
 use crate::service::OperatedService;
 use crate::{CommandError, CommandResult, output};
@@ -116,9 +116,8 @@ pub(crate) struct AggregateArgs {
     /// CSV file that lists each refused report and why it was refused
     #[arg(long, value_name = "FILE")]
     refused: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Files or folders of reports
     #[arg(value_name = "REPORTS")]
     reports: Vec<PathBuf>,
@@ -217,15 +216,18 @@ pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
     let result = result.and_then(Result::ok);
     let good = refusal.is_none();
     let answer = AggregateAnswer::new(&task, &tally, aggregation.batch(), result, refusal);
-    let text = match args.json {
-        true => output::json(&answer)?,
-        false => {
+    let text = match args.format.format() {
+        Format::Json => output::json(&answer)?,
+        format => {
             let mut text = match new_store {
                 true => format!("Created the store {}.\n", path.display()),
                 false => String::new(),
             };
             text += &answer.text(args)?;
-            text
+            let mut document = Document::new();
+            document.lines(text);
+            answer.add_sums(&mut document);
+            document.render(format)
         }
     };
     Ok((text, good))
@@ -658,23 +660,24 @@ impl AggregateAnswer {
         if let Some(error) = &self.error {
             writeln!(text, "\nNo result: {error}.")?;
         }
-        if let (Some(noised), Some(deviation)) = (&self.noised, self.standard_deviation) {
-            writeln!(text)?;
-            let rows = (0_u64..).zip(noised);
-            let rows = rows.map(|(bucket, noised)| vec![grouped(bucket), signed(*noised)]);
-            let header = ["bucket", "noised sum"].map(str::to_owned);
-            let table = output::table(header.to_vec(), rows);
-            writeln!(
-                text,
-                "{table}\nThe noise has a standard deviation of {deviation:.1} in each bucket."
-            )?;
-        }
         Ok(text)
     }
-}
 
-/// A number with its digits in groups.
-pub(crate) fn signed(number: i64) -> String {
-    let sign = if number < 0 { "−" } else { "" };
-    format!("{sign}{}", grouped(number.unsigned_abs()))
+    /// Adds the noised sums to a document, if there are any.
+    fn add_sums(&self, document: &mut Document) {
+        let (Some(noised), Some(deviation)) = (&self.noised, self.standard_deviation) else {
+            return;
+        };
+        let columns = [
+            Column::named("bucket"),
+            Column::new("noised sum", "noisedSum"),
+        ];
+        let mut table = Table::new(columns.to_vec());
+        for (bucket, noised) in (0_u64..).zip(noised) {
+            table.row(vec![Cell::Count(bucket), Cell::Signed(*noised)]);
+        }
+        document.table(table).paragraph(format!(
+            "The noise has a standard deviation of {deviation:.1} in each bucket."
+        ));
+    }
 }

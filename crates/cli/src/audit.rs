@@ -14,6 +14,7 @@ use bigbird_audit::script::Script;
 use bigbird_audit::search::leak;
 use bigbird_audit::story::story;
 
+use crate::output::{Cell, Column, Document, Format, FormatArgs, Table};
 use crate::progress::Bar;
 use crate::{CommandError, CommandResult, output};
 
@@ -52,9 +53,8 @@ pub(crate) struct AuditArgs {
     /// Folder for a page with figures, stories and a comparison of the search's tactics
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 pub(crate) fn run(args: &AuditArgs) -> CommandResult {
@@ -97,9 +97,9 @@ pub(crate) fn run(args: &AuditArgs) -> CommandResult {
         write_page(folder, &report, args)?;
     }
     let good = report.search.iter().all(SearchRow::as_expected);
-    let text = match args.json {
-        true => output::json(&report)?,
-        false => summary(&report, args, begin.elapsed())?,
+    let text = match args.format.format() {
+        Format::Json => output::json(&report)?,
+        format => summary(&report, args, begin.elapsed())?.render(format),
     };
     Ok((text, good))
 }
@@ -176,39 +176,44 @@ fn command(report: &AuditReport, args: &AuditArgs) -> String {
     command
 }
 
-fn summary(report: &AuditReport, args: &AuditArgs, took: Duration) -> Result<String, CommandError> {
-    let mut text = String::new();
+fn summary(
+    report: &AuditReport,
+    args: &AuditArgs,
+    took: Duration,
+) -> Result<Document, CommandError> {
+    let mut document = Document::new();
     if !report.adaptive.is_empty() {
-        text.push_str(&failure_modes(report));
+        document
+            .paragraph("The privacy loss of one querier that was promised ε = 1:")
+            .table(failure_modes(report));
     }
-    let header = [
-        "manager",
-        "kind",
-        "result",
-        "separated",
-        "scripts",
-        "largest loss",
-        "steps",
+    let columns = [
+        Column::named("manager"),
+        Column::named("kind"),
+        Column::named("result"),
+        Column::named("separated"),
+        Column::named("scripts"),
+        Column::new("largest loss", "largestLoss"),
+        Column::named("steps"),
     ];
-    let rows = report.search.iter().map(|row| {
-        vec![
-            row.manager.to_owned(),
-            row.kind.to_owned(),
-            match row.violation {
+    let mut table = Table::new(columns.to_vec());
+    for row in &report.search {
+        table.row(vec![
+            Cell::text(row.manager),
+            Cell::text(row.kind),
+            Cell::text(match row.violation {
                 Some(violation) => format!("leaks ({violation})"),
                 None if row.kind == "broken" => "not caught".to_owned(),
                 None => "holds".to_owned(),
-            },
-            if row.separated { "yes" } else { "no" }.to_owned(),
-            bigbird_lab::text::grouped(row.strategies),
-            largest_loss_text(row),
-            row.script
-                .as_ref()
-                .map_or(String::new(), |it| it.steps.len().to_string()),
-        ]
-    });
-    let table = output::table(header.map(str::to_owned).to_vec(), rows);
-    let _ = writeln!(text, "{table}");
+            }),
+            Cell::text(if row.separated { "yes" } else { "no" }),
+            Cell::Count(row.strategies),
+            Cell::text(largest_loss_text(row)),
+            Cell::or_missing(row.script.as_ref(), |it| Cell::Count(it.steps.len() as u64)),
+        ]);
+    }
+    document.table(table);
+    let mut text = String::new();
     for result in &report.denial {
         let _ = match &result.free {
             None => writeln!(
@@ -262,13 +267,20 @@ fn summary(report: &AuditReport, args: &AuditArgs, took: Duration) -> Result<Str
     if let Some(folder) = &args.out {
         let _ = writeln!(text, "Open {}", folder.join("index.html").display());
     }
-    Ok(text)
+    document.paragraph(text);
+    Ok(document)
 }
 
 /// A few rows of the failure modes.
-fn failure_modes(report: &AuditReport) -> String {
+fn failure_modes(report: &AuditReport) -> Table {
     let shown = [1, 4, 16, 64];
-    let mut rows = Vec::new();
+    let columns = [
+        Column::named("helpers"),
+        Column::new("adaptive data", "adaptiveData"),
+        Column::new("shared limit, plain filters", "plainFilters"),
+        Column::new("shared limit, individual filters", "individualFilters"),
+    ];
+    let mut table = Table::new(columns.to_vec());
     for n in shown {
         let adaptive = report
             .adaptive
@@ -276,20 +288,13 @@ fn failure_modes(report: &AuditReport) -> String {
             .find(|it| it.n == n && it.epsilon == 1.0);
         let plain = report.shared_limit.iter().find(|it| it.n == n);
         let individual = report.shared_limit_individual.iter().find(|it| it.n == n);
-        let tell = |loss: Option<f64>| loss.map_or("-".to_owned(), |loss| format!("{loss:.3}"));
-        rows.push(vec![
-            n.to_string(),
-            tell(adaptive.map(|it| it.exact)),
-            tell(plain.map(|it| it.exact)),
-            tell(individual.map(|it| it.exact)),
+        let loss = |loss: Option<f64>| Cell::or_missing(loss, |loss| Cell::Rounded(loss, 3));
+        table.row(vec![
+            Cell::Count(n as u64),
+            loss(adaptive.map(|it| it.exact)),
+            loss(plain.map(|it| it.exact)),
+            loss(individual.map(|it| it.exact)),
         ]);
     }
-    let header = [
-        "helpers",
-        "adaptive data",
-        "shared limit, plain filters",
-        "shared limit, individual filters",
-    ];
-    let table = output::table(header.map(str::to_owned).to_vec(), rows);
-    format!("The privacy loss of one querier that was promised ε = 1:\n{table}\n")
+    table
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -14,12 +13,11 @@ use bigbird_dap::{
     Acceptance, Aggregation, AggregationStore, AggregationTask, AggregatorKeys, ConfiguredServices,
     DapSealer, Helper, Leader, NoiseSource, ReportRefusal, TaskTerms, VdafKind,
 };
-use bigbird_lab::text::grouped;
 use maud::{PreEscaped, html};
 use serde::Serialize;
 
-use crate::aggregate::signed;
 use crate::clock::wall_clock;
+use crate::output::{Cell, Column, Document, Format, FormatArgs, Table, grouped, signed};
 use crate::{CommandError, CommandResult, browser, keys, output};
 
 #[derive(Debug, clap::Args)]
@@ -28,7 +26,8 @@ Every device is a user agent of its own: it saves ads, measures purchases, pays 
 encrypts its reports. A leader and a helper verify, sum and noise them. Some reports are sent twice,
 altered or made up, and are refused.
 
-The devices are the same for the same --seed. Encryption and noise are always random.")]
+The devices are the same for the same --seed. Encryption and noise are always random. With
+--format json, no files are written.")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DemoArgs {
     /// Number of devices
@@ -44,9 +43,8 @@ pub(crate) struct DemoArgs {
     /// Folder for the page and the picture
     #[arg(long, value_name = "DIR", default_value = "demo")]
     out: PathBuf,
-    /// Print the result as JSON, and write no files
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(subcommand)]
     command: Option<DemoCommand>,
 }
@@ -127,7 +125,8 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
         shares,
         epsilon,
     };
-    if args.json {
+    let format = args.format.format();
+    if format == Format::Json {
         return Ok((output::json(&story.answer)?, true));
     }
     let page = args.out.join("demo.html");
@@ -138,13 +137,12 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     let picture = args.out.join("demo.svg");
     fs::write(&picture, story.chart().to_file()).map_err(|error| unwritable(&picture, &error))?;
     fs::write(&page, story.page()).map_err(|error| unwritable(&page, &error))?;
-    let mut text = story.text()?;
-    writeln!(
-        text,
-        "\nThe same as a page with a picture: {}",
+    let mut document = story.document();
+    document.paragraph(format!(
+        "The same as a page with a picture: {}",
         page.display()
-    )?;
-    Ok((text, true))
+    ));
+    Ok((document.render(format), true))
 }
 
 /// What reaches the aggregators: every report, and some that somebody tampered with.
@@ -298,31 +296,35 @@ impl DemoStory {
         ]
     }
 
-    fn text(&self) -> Result<String, std::fmt::Error> {
-        let mut text = String::new();
-        for line in wrapped(&self.summary(), 96) {
-            writeln!(text, "{line}")?;
-        }
-        writeln!(text)?;
+    fn document(&self) -> Document {
+        let mut document = Document::new();
+        document.paragraph(self.summary());
+        let columns = [
+            Column::named("ad"),
+            Column::new("sum of reports", "sumOfReports"),
+            Column::new("noised sum", "noisedSum"),
+        ];
+        let mut sums = Table::new(columns.to_vec());
         let answer = &self.answer;
-        let rows = ADS.iter().zip(&answer.truth).zip(&answer.noised);
-        let rows = rows
-            .map(|((ad, truth), noised)| vec![(*ad).to_owned(), grouped(*truth), signed(*noised)]);
-        let header = ["ad", "sum of reports", "noised sum"].map(str::to_owned);
-        writeln!(text, "{}", output::table(header.to_vec(), rows))?;
-        writeln!(
-            text,
-            "The noise has a standard deviation of {:.1} in each bucket: both aggregators add \
-             their own.\n\nWhat each party saw",
-            answer.standard_deviation
-        )?;
-        for (party, saw) in self.parties() {
-            for (number, line) in wrapped(&saw, 78).into_iter().enumerate() {
-                let name = if number == 0 { party } else { "" };
-                writeln!(text, "  {name:<14}  {line}")?;
-            }
+        for ((ad, truth), noised) in ADS.iter().zip(&answer.truth).zip(&answer.noised) {
+            sums.row(vec![
+                Cell::text(*ad),
+                Cell::Count(*truth),
+                Cell::Signed(*noised),
+            ]);
         }
-        Ok(text)
+        document.table(sums.clone()).data(sums).paragraph(format!(
+            "The noise has a standard deviation of {:.1} in each bucket: both aggregators add \
+                 their own.",
+            answer.standard_deviation
+        ));
+        let columns = ["party", "what it saw"].map(Column::named);
+        let mut parties = Table::new(columns.to_vec());
+        for (party, saw) in self.parties() {
+            parties.row(vec![Cell::text(party), Cell::text(saw)]);
+        }
+        document.table(parties);
+        document
     }
 
     fn chart(&self) -> ComparisonChart {
@@ -393,21 +395,4 @@ impl DemoStory {
         };
         bigbird_chart::page(title, &body).into_string()
     }
-}
-
-/// Text in lines of at most some characters.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let line = lines.last_mut();
-        match line {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }

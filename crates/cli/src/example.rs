@@ -10,13 +10,16 @@ use bigbird::{
 };
 use serde::Serialize;
 
+use crate::output::{Cell, Column, Document, Format, FormatArgs, Table};
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The example is in the paper's section \"Big Bird Design\". JSON has the remaining amounts in
+microepsilons.")]
 pub(crate) struct ExampleArgs {
-    /// Print the remaining amounts as JSON, in microepsilons
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 const NEWS: SiteId = SiteId(0);
@@ -49,10 +52,9 @@ const CONVERSION_SITES: [SiteId; 1] = [SHOES];
 
 pub(crate) fn run(args: &ExampleArgs) -> CommandResult {
     let replay = WorkedExample::run()?;
-    let text = if args.json {
-        output::json(&replay.remaining())?
-    } else {
-        replay.tell()?
+    let text = match args.format.format() {
+        Format::Json => output::json(&replay.remaining())?,
+        format => replay.tell()?.render(format),
     };
     Ok((text, true))
 }
@@ -140,11 +142,11 @@ impl WorkedExample {
         Remaining { epochs }
     }
 
-    fn tell(&self) -> Result<String, std::fmt::Error> {
+    fn tell(&self) -> Result<Document, std::fmt::Error> {
+        let mut document = Document::new();
+        document.paragraph("The paper's worked example");
         let mut text = String::from(
-            "The paper's worked example\n\
-             \n\
-             Epoch\n\
+            "Epoch\n\
              e1  an ad on news.ex, placed by adtech.ex   (bucket 0)\n\
              e2  an ad on blog.ex, placed by adtech2.ex  (bucket 1)\n\
              e3  a purchase at shoes.ex of value 75, measured three times with\n\
@@ -160,10 +162,10 @@ impl WorkedExample {
         }
         text.push_str(
             "    (j) and (k) share one attribution. Each pays from its own querier budget. The\n\
-             \x20   other filters pay 0.1 for (i), and 0.1 for (j) and (k) together.\n\
-             \n\
-             What remains, in ε\n",
+             \x20   other filters pay 0.1 for (i), and 0.1 for (j) and (k) together.\n",
         );
+        document.lines(text);
+        document.paragraph("What remains, in ε");
         let queriers = QUERIERS.map(Filter::QuerierBudget);
         let impression_sites = IMPRESSION_SITES.map(Filter::ImpressionSiteQuota);
         let conversion_sites = CONVERSION_SITES.map(Filter::ConversionSiteQuota);
@@ -186,18 +188,25 @@ impl WorkedExample {
                 }
                 _ => kind.to_string().replace('-', "-\n"),
             };
-            format!("{label}\nof {}\n{site}", capacities.of(kind))
+            let title = format!("{label}\nof {}\n{site}", capacities.of(kind));
+            let key = match site {
+                "" => kind.limit().key().to_owned(),
+                site => format!("{}:{site}", kind.limit().key()),
+            };
+            Column::new(title, key)
         };
-        let header = [String::from("epoch")].into_iter();
-        let header = header.chain(columns().map(heading)).collect();
-        let rows = EPOCHS.map(|(epoch, label)| {
-            let left = |filter| self.left(epoch, filter).unwrap_or_default().to_string();
-            let label = [label.to_owned()].into_iter();
-            label.chain(columns().map(left)).collect()
-        });
-        let table = output::table(header, rows);
-        writeln!(text, "{}", table.trim_fmt())?;
-        Ok(text)
+        let epochs = [Column::named("epoch")].into_iter();
+        let mut table = Table::new(epochs.chain(columns().map(heading)).collect());
+        for (epoch, label) in EPOCHS {
+            let left = |filter| {
+                let left = self.left(epoch, filter).unwrap_or_default();
+                Cell::Number(left.to_epsilon())
+            };
+            let label = [Cell::text(label)].into_iter();
+            table.row(label.chain(columns().map(left)).collect());
+        }
+        document.table(table);
+        Ok(document)
     }
 }
 

@@ -1,6 +1,5 @@
 //! `bigbird policy`: the limits of a profile or for a workload, each with its meaning.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -11,6 +10,7 @@ use bigbird::{
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::output::{Cell, Column, Document, Format, FormatArgs, Table};
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
@@ -22,7 +22,11 @@ With --querier-budget and a workload, the paper's closed form computes the limit
 
 With --profile and a workload, the limits of the profile are checked against the paper's four
 constraints:
-  bigbird policy --profile big-bird --conversion-sites 9 --impression-sites 2 --fan-out 2")]
+  bigbird policy --profile big-bird --conversion-sites 9 --impression-sites 2 --fan-out 2
+
+JSON has capacities in microepsilons. Null means unlimited, or no domain cap.
+
+Exit status: 0, 1 if a constraint is violated, 2 for wrong arguments.")]
 pub(crate) struct PolicyArgs {
     /// Profile to show [default: big-bird]
     ///
@@ -56,11 +60,8 @@ pub(crate) struct PolicyArgs {
     /// Requires --querier-budget.
     #[arg(long = Limit::DomainCap.flag(), alias = "cap", value_name = "SITES", requires = "querier_budget")]
     domain_cap: Option<u32>,
-    /// Print the limits as JSON, capacities in microepsilons
-    ///
-    /// Null means unlimited, or no domain cap.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 /// The result of the command.
@@ -73,12 +74,15 @@ struct PolicyOutput {
 
 pub(crate) fn run(args: &PolicyArgs) -> CommandResult {
     let shown = args.show()?;
-    let text = if args.json {
-        output::json(&PolicyJson::new(&shown))?
-    } else {
-        tell(&shown)?
+    let text = match args.format.format() {
+        Format::Json => output::json(&PolicyJson::new(&shown))?,
+        format => tell(&shown).render(format),
     };
-    Ok((text, true))
+    // A workload that the limits do not serve is a negative result.
+    Ok((
+        text,
+        shown.warnings.as_deref().unwrap_or_default().is_empty(),
+    ))
 }
 
 impl PolicyArgs {
@@ -87,7 +91,8 @@ impl PolicyArgs {
             (Some(conversion_sites), Some(impression_sites), Some(fan_out)) => {
                 let share = self.intermediary_share.unwrap_or(0.0);
                 WorkloadParameters::new(conversion_sites, impression_sites, fan_out, share)
-                    .map(Some)?
+                    .map(Some)
+                    .map_err(CommandError::misused)?
             }
             _ => None,
         };
@@ -98,10 +103,11 @@ impl PolicyArgs {
                     querier_budget,
                     &workload,
                     self.domain_cap.unwrap_or(2),
-                )?,
+                )
+                .map_err(CommandError::misused)?,
                 warnings: None,
             }),
-            (Some(_), None) => Err(CommandError::because(
+            (Some(_), None) => Err(CommandError::misused(
                 "--querier-budget needs a workload: --conversion-sites N --impression-sites M \
                  --fan-out n",
             )),
@@ -146,35 +152,45 @@ const KINDS: [FilterKind; 4] = [
     FilterKind::ConversionSiteQuota,
 ];
 
-fn tell(shown: &PolicyOutput) -> Result<String, std::fmt::Error> {
-    let mut text = format!("{}\n\n", shown.title);
-    let mut line = |limit: Limit, value: &str| {
-        let meaning = meaning(limit);
-        writeln!(text, "  {limit:<21}  {value:>9}  {meaning}")
+fn tell(shown: &PolicyOutput) -> Document {
+    let mut document = Document::new();
+    document.paragraph(&shown.title);
+    let columns = ["limit", "value", "meaning"].map(Column::named);
+    let mut table = Table::new(columns.to_vec());
+    let mut row = |limit: Limit, value: Cell| {
+        table.row(vec![
+            Cell::text(limit.name()),
+            value,
+            Cell::text(meaning(limit)),
+        ]);
     };
     for kind in KINDS {
         let capacity = match shown.policy.capacities().of(kind) {
-            Capacity::Finite(amount) => format!("{amount} ε"),
-            Capacity::Unlimited => "unlimited".to_owned(),
+            Capacity::Finite(amount) => Cell::Epsilon(amount.to_epsilon()),
+            Capacity::Unlimited => Cell::text("unlimited"),
         };
-        line(kind.limit(), &capacity)?;
+        row(kind.limit(), capacity);
     }
     let cap = shown.policy.domain_cap();
-    line(
+    row(
         Limit::DomainCap,
-        &cap.map_or("none".to_owned(), |cap| cap.to_string()),
-    )?;
+        cap.map_or(Cell::text("none"), |cap| Cell::Count(cap.get().into())),
+    );
+    document.table(table);
     match shown.warnings.as_deref() {
         None => {}
-        Some([]) => text.push_str("\nThese limits are large enough for the workload.\n"),
+        Some([]) => {
+            document.paragraph("These limits are large enough for the workload.");
+        }
         Some(warnings) => {
-            text.push_str("\nThese limits are too small for the workload:\n");
-            for warning in warnings {
-                writeln!(text, "  {warning}")?;
-            }
+            let warnings: Vec<String> = warnings.iter().map(|it| format!("  {it}")).collect();
+            document.paragraph(format!(
+                "These limits are too small for the workload:\n{}",
+                warnings.join("\n")
+            ));
         }
     }
-    Ok(text)
+    document
 }
 
 /// A policy file, in the form that `--json` prints. Limits that it leaves out are the profile's.

@@ -25,6 +25,17 @@ impl Bar {
         }
     }
 
+    /// Says how long work will take, before it begins. A terminal is told if it is long enough to
+    /// wait for. Anything else is not: nobody waits there.
+    pub(crate) fn announce(&mut self, seconds: f64, threads: usize) {
+        if self.terminal
+            && let Some(estimate) = estimate(seconds, threads)
+        {
+            self.clear();
+            let _ = writeln!(std::io::stderr(), "{estimate}");
+        }
+    }
+
     /// Shows the share of the work that is done. The share `done_before` was finished by an earlier
     /// run, so it does not count when the time left is estimated.
     pub(crate) fn show(&mut self, done: f64, done_before: f64, what: &str) {
@@ -83,11 +94,49 @@ impl Drop for Bar {
     }
 }
 
+/// A sentence about work that takes this many seconds of one core. None if it is short.
+fn estimate(core_seconds: f64, threads: usize) -> Option<String> {
+    const SHORT: f64 = 10.0;
+    let seconds = core_seconds / threads.max(1) as f64;
+    if !(seconds.is_finite() && seconds >= SHORT) {
+        return None;
+    }
+    // An estimate has one digit, or two.
+    let about = match seconds {
+        seconds if seconds < 60.0 => format!("{:.0} seconds", (seconds / 10.0).round() * 10.0),
+        seconds if seconds < 90.0 => "a minute".to_owned(),
+        seconds if seconds < 90.0 * 60.0 => format!("{:.0} minutes", seconds / 60.0),
+        seconds => format!("{:.1} hours", seconds / 3600.0),
+    };
+    let cores = match threads {
+        1 => "1 core".to_owned(),
+        threads => format!("{threads} cores"),
+    };
+    Some(format!("This takes about {about} on {cores}."))
+}
+
 /// A duration in seconds, minutes or hours, whichever reads best.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 90.0 => format!("{seconds:.0} s"),
         seconds if seconds < 90.0 * 60.0 => format!("{:.0} min", seconds / 60.0),
         seconds => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::estimate;
+
+    #[test]
+    fn long_work_is_announced() {
+        assert_eq!(estimate(12.0, 2), None);
+        let of = |seconds, threads| estimate(seconds, threads).unwrap_or_default();
+        assert_eq!(of(360.0, 2), "This takes about 3 minutes on 2 cores.");
+        assert_eq!(of(33.0, 1), "This takes about 30 seconds on 1 core.");
+        assert_eq!(
+            of(7_200.0 * 4.0, 4),
+            "This takes about 2.0 hours on 4 cores."
+        );
     }
 }

@@ -88,7 +88,9 @@ fn policies_of_profiles_say_null_for_what_they_do_not_have() {
 fn a_profile_is_checked_against_a_workload() {
     let arguments =
         "policy --profile big-bird --conversion-sites 9 --impression-sites 2 --fan-out 2";
-    let printed = String::from_utf8(bigbird(arguments).stdout).unwrap();
+    let output = bigbird(arguments);
+    assert_eq!(output.status.code(), Some(1));
+    let printed = String::from_utf8(output.stdout).unwrap();
     assert!(
         printed.ends_with("(ii) global budget 8 is below N · conversion-site quota = 9\n"),
         "{printed}"
@@ -119,7 +121,7 @@ fn wrong_values_get_one_line_and_a_status() {
         ),
     ];
     for (arguments, expected) in cases {
-        assert_eq!(refused(&arguments), (1, expected.to_owned()));
+        assert_eq!(refused(&arguments), (2, expected.to_owned()));
     }
     let (status, message) = refused("policy --profile nobody");
     assert_eq!(status, 2);

@@ -100,22 +100,22 @@ fn simulate_refuses_what_makes_no_sense() {
     let (status, message) = refused("simulate --scale 0");
     assert_eq!(
         (status, message.as_str()),
-        (1, "bigbird: --scale must be in (0, 10], got 0\n")
+        (2, "bigbird: --scale must be in (0, 10], got 0\n")
     );
     let (status, message) = refused("simulate --scale 0.001 --domain-cap 1.5");
-    assert_eq!(status, 1);
+    assert_eq!(status, 2);
     assert_eq!(
         message,
         "bigbird: --domain-cap must be a whole number of sites, got 1.5\n"
     );
     let (status, message) = refused("simulate --scale 0.001");
-    assert_eq!(status, 1);
+    assert_eq!(status, 2);
     assert!(
         message.contains("no querier has enough conversions for one batch: the busiest has "),
         "{message}"
     );
     let (status, message) = refused("simulate --scale 0.001 --min-conversions-per-day 100000");
-    assert_eq!(status, 1);
+    assert_eq!(status, 2);
     assert!(
         message.contains("no conversion site has 100000 conversions a day"),
         "{message}"
@@ -159,6 +159,91 @@ fn simulate_writes_tables_and_figures() {
     assert!(csv.lines().all(|line| line.split(',').count() == columns));
     let figure = std::fs::read_to_string(figure).unwrap();
     assert!(figure.starts_with("<svg") && figure.contains("slow, seed 2, median"));
+}
+
+/// Several seeds give intervals, and every number says what it comes from.
+#[test]
+fn simulate_explains_its_numbers() {
+    let folder = folder();
+    let [csv, parquet] = ["b.csv", "b.parquet"].map(|name| folder.file(name));
+    let common = format!("simulate {SMALL} --attacker none,random --seed 1,2,3,3");
+    let found = parsed(&format!("{common} --json --batches {}", csv.display()));
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2 * 3, "a seed that is given twice counts once");
+    let mut batches = 0;
+    for run in runs {
+        batches += run["batches"].as_array().unwrap().len();
+        let shares =
+            ["noiseShare", "blockingShare"].map(|it| run["diagnosis"][it].as_f64().unwrap());
+        assert!((shares[0] + shares[1] - 1.0).abs() < 1e-12, "{run}");
+        assert!(run["queriers"]["withBatch"].as_u64().unwrap() > 0);
+    }
+    let groups = found["overSeeds"].as_array().unwrap();
+    assert_eq!(groups.len(), 2);
+    for group in groups {
+        assert_eq!(group["seeds"], serde_json::json!([1, 2, 3]));
+        let [low, mean, high] =
+            ["low", "mean", "high"].map(|it| group["median"][it].as_f64().unwrap());
+        assert!(low < mean && mean < high, "{group}");
+    }
+    let rows = std::fs::read_to_string(&csv).unwrap();
+    assert_eq!(rows.lines().count(), 1 + batches);
+
+    let text = bigbird(&format!("{common} --batches {}", parquet.display()));
+    assert!(std::fs::read(&parquet).unwrap().starts_with(b"PAR1"));
+    let text = String::from_utf8(text.stdout).unwrap();
+    for part in [
+        "±",
+        "from noise",
+        "from blocking",
+        "95% intervals",
+        "What would help: ",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    // The form of a file is known before anything is run.
+    let (status, message) = refused(&format!("{common} --batches b.xls"));
+    assert_eq!(
+        (status, message.as_str()),
+        (
+            2,
+            "bigbird: b.xls: the name must end in .csv, .parquet or .pqt\n"
+        )
+    );
+}
+
+/// Each form has the same numbers.
+#[test]
+fn results_have_four_forms() {
+    let plan = "plan --scale 0.005 --conversions-per-day 600";
+    let of = |format: &str| {
+        let output = bigbird(&format!("{plan} --format {format}"));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let [text, markdown, csv, json] = ["text", "markdown", "csv", "json"].map(of);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let grid = json["grid"].as_array().unwrap();
+    let of_csv: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(
+        of_csv[0],
+        [
+            "batch", "days", "epsilon", "noise", "blocked", "blocking", "error", "answer"
+        ]
+    );
+    assert_eq!(of_csv.len(), 1 + grid.len());
+    for (row, expected) in of_csv[1..].iter().zip(grid) {
+        assert_eq!(row[6].parse::<f64>().ok(), expected["error"].as_f64());
+    }
+    let rows = |text: &str| text.lines().filter(|line| line.contains('%')).count();
+    assert!(markdown.contains("| ---: |") && rows(&markdown) >= grid.len());
+    assert!(text.contains("─── ".trim()) && rows(&text) >= grid.len());
+
+    let (status, message) = refused(&format!("{plan} --json --format csv"));
+    assert!(
+        status == 2 && message.contains("cannot be used with"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -372,10 +457,10 @@ fn tune_tells_capacities_and_what_to_expect() {
     let (status, message) = refused(&format!("tune {SMALL} --percentile 101"));
     assert_eq!(
         (status, message.as_str()),
-        (1, "bigbird: --percentile must be in [0, 100], got 101\n")
+        (2, "bigbird: --percentile must be in [0, 100], got 101\n")
     );
     let (status, message) = refused(&format!("tune {SMALL} --attacker nobody"));
-    assert_eq!(status, 1);
+    assert_eq!(status, 2);
     assert!(
         message.starts_with(
             "bigbird: --attacker: unknown attacker `nobody`; use one of: none, random,"
@@ -408,7 +493,7 @@ fn numbers_out_of_range_are_refused() {
             "bigbird: --percentile must be in [0, 100], got -1\n",
         ),
     ] {
-        assert_eq!(refused(arguments), (1, expected.to_owned()));
+        assert_eq!(refused(arguments), (2, expected.to_owned()));
     }
     for arguments in ["simulate --scale ten", "plan --conversions-per-day many"] {
         let (status, message) = refused(arguments);
@@ -419,7 +504,7 @@ fn numbers_out_of_range_are_refused() {
     assert_eq!(
         (status, message.as_str()),
         (
-            1,
+            2,
             "bigbird: a conversion can look back at most 4095 epochs, got 5000\n"
         )
     );
@@ -427,7 +512,7 @@ fn numbers_out_of_range_are_refused() {
     assert_eq!(
         (status, message.as_str()),
         (
-            1,
+            2,
             "bigbird: --querier-budget must be a finite number above 0, got 0\n"
         )
     );
@@ -451,8 +536,15 @@ fn plan_answers_both_ways() {
         parsed(&format!("{common} --target 5% --json"))["answer"],
         wanted["answer"]
     );
-    let best = parsed(&format!("{common} --target 0.01 --json"));
+    // A target out of reach is a negative result. The answer says how large a batch would do.
+    let output = bigbird(&format!("{common} --target 0.01 --json"));
+    assert_eq!(output.status.code(), Some(1));
+    let best: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(best["targetReached"], false);
+    assert_eq!(best["batchTooSmall"], true);
+    let enough = best["smallestBatch"]["batch"].as_f64().unwrap();
+    let reached = parsed(&format!("{common} --target 0.01 --batch {enough} --json"));
+    assert_eq!(reached["targetReached"], true);
     for (arguments, expected) in [
         (
             "--epsilon 0",
@@ -469,7 +561,7 @@ fn plan_answers_both_ways() {
         ),
     ] {
         let (status, message) = refused(&format!("{common} {arguments}"));
-        assert_eq!((status, message), (1, format!("bigbird: {expected}\n")));
+        assert_eq!((status, message), (2, format!("bigbird: {expected}\n")));
     }
 }
 

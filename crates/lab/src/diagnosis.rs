@@ -15,7 +15,7 @@ use crate::workload::{EventKind, Workload};
 /// What is missing in a workload, what is odd, and what can be measured with it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Diagnosis {
+pub struct WorkloadDiagnosis {
     /// What is missing and what is odd, the worst first.
     pub findings: Vec<Finding>,
     /// What can be measured.
@@ -242,7 +242,7 @@ fn flags(busiest: &Querier, options: &QuerierOptions) -> String {
 /// The most examples of a finding.
 const EXAMPLES: usize = 3;
 
-impl Diagnosis {
+impl WorkloadDiagnosis {
     /// Examines a workload in which a conversion reads its own epoch and the `lookback_epochs`
     /// before.
     ///

@@ -5,9 +5,11 @@
 //! missing from the sum. The number of blocked reports follows from the number of reports that
 //! devices make in an epoch, which is counted in a workload.
 
+use bigbird::Limit;
+
 use crate::describe::Counts;
-use crate::evaluation::NoiseModel;
 use crate::evaluation::querier::noise_scale;
+use crate::evaluation::{Diagnosis, NoiseModel};
 use crate::workload::read::ReadError;
 use crate::workload::{EventKind, Workload};
 
@@ -43,6 +45,13 @@ pub struct ExpectedError {
     pub bias: f64,
     /// The error from both.
     pub error: f64,
+}
+
+impl ExpectedError {
+    /// The explanation of the error, if this is the limit that blocks reports.
+    pub fn diagnosis(&self, least: Limit) -> Diagnosis {
+        Diagnosis::new(self.noise, self.bias, (self.blocked > 0.0).then_some(least))
+    }
 }
 
 impl Measurement {
@@ -98,14 +107,8 @@ impl Measurement {
     /// # Errors
     /// If no epsilon is good enough. The error value is the best that can be expected.
     pub fn epsilon_for(&self, target: f64, batch: f64) -> Result<ExpectedError, ExpectedError> {
-        const STEPS: i32 = 8000;
-        const LEAST: f64 = 1e-6;
         let mut best: Option<ExpectedError> = None;
-        for step in 0..=STEPS {
-            let share = f64::from(step) / f64::from(STEPS);
-            let epsilon = LEAST * (self.budget.max(LEAST) / LEAST).powf(share);
-            // An epsilon is a whole number of µε.
-            let epsilon = ((epsilon * 1e6).ceil() / 1e6).min(self.budget);
+        for epsilon in self.epsilons() {
             let expected = self.expect(epsilon, batch);
             if expected.error <= target {
                 return Ok(expected);
@@ -115,6 +118,34 @@ impl Measurement {
             }
         }
         Err(best.unwrap_or_else(|| self.expect(self.budget, batch)))
+    }
+
+    /// The smallest batch with which some epsilon gives at most the target error, with that
+    /// epsilon. The number of reports is rounded up. None if no batch is large enough.
+    pub fn batch_for(&self, target: f64) -> Option<ExpectedError> {
+        let least = self
+            .epsilons()
+            .filter_map(|epsilon| {
+                let alone = self.expect(epsilon, 1.0);
+                let of_noise = (target * target - alone.bias * alone.bias).sqrt();
+                // Noise weighs less in a larger batch, and blocking weighs the same.
+                (of_noise > 0.0).then(|| (epsilon, (alone.noise / of_noise).ceil()))
+            })
+            .min_by(|one, other| one.1.total_cmp(&other.1));
+        let (epsilon, batch) = least.filter(|(_, batch)| batch.is_finite())?;
+        Some(self.expect(epsilon, batch))
+    }
+
+    /// The epsilons to try, from the smallest to all that a device can pay.
+    fn epsilons(&self) -> impl Iterator<Item = f64> {
+        const STEPS: i32 = 8000;
+        const LEAST: f64 = 1e-6;
+        (0..=STEPS).map(|step| {
+            let share = f64::from(step) / f64::from(STEPS);
+            let epsilon = LEAST * (self.budget.max(LEAST) / LEAST).powf(share);
+            // An epsilon is a whole number of µε.
+            ((epsilon * 1e6).ceil() / 1e6).min(self.budget)
+        })
     }
 }
 
@@ -169,6 +200,7 @@ pub fn reports_of_devices(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evaluation::ErrorSource;
 
     fn measurement() -> Measurement {
         let mut reports_of_device = Counts::default();
@@ -207,5 +239,27 @@ mod tests {
         assert!(found.error <= 0.05 && plan.expect(found.epsilon * 0.97, 5000.0).error > 0.05);
         let best = plan.epsilon_for(0.000_01, 100.0).unwrap_err();
         assert!(best.error > 0.000_01);
+    }
+
+    #[test]
+    fn the_smallest_batch_that_is_good_enough() {
+        let plan = measurement();
+        assert!(plan.epsilon_for(0.05, 20.0).is_err());
+        let found = plan.batch_for(0.05).unwrap();
+        assert!(found.error <= 0.05, "{found:?}");
+        assert!(plan.epsilon_for(0.05, found.batch).is_ok());
+        assert!(plan.epsilon_for(0.05, found.batch - 1.0).is_err());
+        assert_eq!(plan.batch_for(0.0), None);
+    }
+
+    #[test]
+    fn an_expected_error_is_explained() {
+        let plan = measurement();
+        let noisy = plan.expect(0.01, 100.0).diagnosis(Limit::QuerierBudget);
+        assert_eq!(noisy.dominant, Some(ErrorSource::Noise));
+        assert_eq!(noisy.first_cause, None);
+        let blocked = plan.expect(1.0, 1e6).diagnosis(Limit::QuerierBudget);
+        assert_eq!(blocked.dominant, Some(ErrorSource::Blocking));
+        assert_eq!(blocked.first_cause, Some(Limit::QuerierBudget));
     }
 }

@@ -11,7 +11,7 @@ use arrow_array::{
     ArrayRef, BooleanArray, Decimal128Array, Int64Array, RecordBatch, StringArray,
     TimestampMicrosecondArray,
 };
-use bigbird_lab::diagnosis::{Diagnosis, FindingKind};
+use bigbird_lab::diagnosis::{FindingKind, WorkloadDiagnosis};
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::workload::table::{
     self, Input, ReducedNames, TableOptions, TimeForm, TimeUnit, host,
@@ -611,7 +611,7 @@ fn the_doctor_says_what_is_odd() {
     );
     let (workload, understanding) = logs.read("logs.csv", "");
     let options = QuerierOptions::default();
-    let examined = Diagnosis::new(&workload, Some(&understanding), &options, 1).unwrap();
+    let examined = WorkloadDiagnosis::new(&workload, Some(&understanding), &options, 1).unwrap();
     let found = |kind| {
         let finding = examined.findings.iter().find(|it| it.kind == kind);
         finding.map(|finding| (finding.count, finding.of))
@@ -648,7 +648,7 @@ fn the_doctor_says_what_is_odd() {
         min_batch: 2,
         ..options
     };
-    let examined = Diagnosis::new(&workload, None, &smaller, 1).unwrap();
+    let examined = WorkloadDiagnosis::new(&workload, None, &smaller, 1).unwrap();
     assert_eq!(examined.measurable.with_a_batch, 1);
     assert_eq!(examined.measurable.flags, None);
 }

@@ -1,6 +1,5 @@
 //! `bigbird simulate --explain`: one row for each report of a log, and a summary by site.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use bigbird::{Epsilon, Limit};
@@ -9,10 +8,10 @@ use bigbird_lab::evaluation::explanation::{
     LogSummary, RowFormat, RowWriter, SiteSummary, explain,
 };
 use bigbird_lab::evaluation::{Experiment, Laboratory, QuerierOptions};
-use bigbird_lab::text::grouped;
 use serde_json::json;
 
 use super::source::WorkloadSource;
+use crate::output::{Cell, Column, Document, Format, Table, grouped};
 use crate::{CommandError, CommandResult, output};
 
 /// Explains every report of a log under one policy, with at most one attacker.
@@ -21,7 +20,7 @@ pub(crate) fn run(
     experiments: &[Experiment],
     epsilon: Option<f64>,
     to: &Path,
-    as_json: bool,
+    form: Format,
 ) -> CommandResult {
     let threads = source.threads();
     let ([experiment], [seed], [threads]) =
@@ -65,14 +64,14 @@ pub(crate) fn run(
     let writer = RowWriter::create(to, format)
         .map_err(|error| CommandError::unreadable(error.to_string()))?;
     let summary = explain(&laboratory, &experiment.policy, attack, Some(writer))?;
-    let text = match as_json {
-        true => output::json(&json!({
+    let text = match form {
+        Format::Json => output::json(&json!({
             "file": to.display().to_string(),
             "profile": experiment.profile.to_string(),
             "attacker": experiment.attacker(),
             "sites": summary.sites,
         }))?,
-        false => tell(&summary, to)?,
+        form => tell(&summary, to).render(form),
     };
     Ok((text, true))
 }
@@ -84,90 +83,101 @@ const SHOWN: usize = 20;
 const ADVISED: usize = 5;
 
 /// The summary in words.
-fn tell(summary: &LogSummary, to: &Path) -> Result<String, std::fmt::Error> {
+fn tell(summary: &LogSummary, to: &Path) -> Document {
     let sites = &summary.sites;
     let sum = |of: fn(&SiteSummary) -> u64| sites.iter().map(of).sum::<u64>();
-    let mut text = String::new();
-    writeln!(
-        text,
+    let mut document = Document::new();
+    document.paragraph(format!(
         "{} of {}. {} says why each is what it is.",
         output::count(sum(|it| it.reports), "report"),
         output::count(sites.len() as u64, "site"),
         to.display()
-    )?;
-    writeln!(
-        text,
-        "For {} of them, no ad matched. Of the other {}, {} are complete.\n\
-         Limits made {} null, and put the value of {} into another bucket.\n",
+    ));
+    document.paragraph(format!(
+        "For {} of them, no ad matched. Of the other {}, {} are complete. Limits made {} null, and \
+         put the value of {} into another bucket.",
         grouped(sum(|it| it.nothing_matched)),
         grouped(sum(|it| it.reports - it.nothing_matched)),
         grouped(sum(|it| it.complete)),
         grouped(sum(|it| it.lost)),
         grouped(sum(|it| it.moved)),
-    )?;
-    let causes: Vec<Limit> = (Limit::ALL.into_iter())
-        .filter(|limit| sites.iter().any(|site| site.blocked.of(*limit) > 0))
-        .collect();
-    let header = [
-        "site",
-        "reports",
-        "no ad",
-        "complete",
-        "null",
-        "moved",
-        "value lost",
-        "epsilon",
-        "for 95%",
-    ]
-    .map(str::to_owned);
-    let rows = sites.iter().take(SHOWN).map(|site| {
-        vec![
-            site.site.clone(),
-            grouped(site.reports),
-            grouped(site.nothing_matched),
-            grouped(site.complete),
-            grouped(site.lost),
-            grouped(site.moved),
-            share(site.value_lost, site.value),
-            short(site.epsilon),
-            match site.epsilon_for_95_percent {
-                Some(epsilon) => short(epsilon),
-                None => "none".to_owned(),
-            },
-        ]
-    });
-    writeln!(text, "{}", output::table(header.into(), rows))?;
+    ));
+    document.table(outcomes(&sites[..sites.len().min(SHOWN)]));
     if sites.len() > SHOWN {
         let more = output::count((sites.len() - SHOWN) as u64, "more site");
-        writeln!(text, "and {more}, which lost less: see --json")?;
+        document.paragraph(format!(
+            "And {more}, which lost less: --format csv shows all."
+        ));
     }
-    text.push_str(
-        "\n\
+    document.lines(
+        "\
          no ad       null, because no ad on the device matched\n\
          complete    as it would be without limits\n\
          null        null because of a limit\n\
          moved       a limit hid the ad that caused it, so an older ad got the credit\n\
          value lost  the share of the value of matched conversions that is null or moved\n\
          for 95%     the largest epsilon with which limits would have withheld nothing from 95%\n\
-         \x20           of the reports to which an ad matched, had the site asked for it all along\n",
+         \x20           of the reports to which an ad matched, had the site asked for it all along",
     );
+    let causes: Vec<Limit> = (Limit::ALL.into_iter())
+        .filter(|limit| sites.iter().any(|site| site.blocked.of(*limit) > 0))
+        .collect();
     if !causes.is_empty() {
-        text.push_str(
-            "\nReports from which a limit withheld something, by the first limit that did. What \
-             it withheld\nmay have made no difference.\n\n",
+        document.paragraph(
+            "Reports from which a limit withheld something, by the first limit that did. What it \
+             withheld may have made no difference.",
         );
-        let names = causes.iter().map(ToString::to_string);
-        let header = std::iter::once("site".to_owned()).chain(names).collect();
-        let rows = sites.iter().take(SHOWN).map(|site| {
-            let counts = causes.iter().map(|limit| grouped(site.blocked.of(*limit)));
-            std::iter::once(site.site.clone()).chain(counts).collect()
-        });
-        writeln!(text, "{}", output::table(header, rows))?;
+        let mut columns = vec![Column::named("site")];
+        columns.extend(causes.iter().map(|it| Column::new(it.name(), it.key())));
+        let mut table = Table::new(columns);
+        for site in sites.iter().take(SHOWN) {
+            let counts = causes.iter().map(|it| Cell::Count(site.blocked.of(*it)));
+            table.row(
+                std::iter::once(Cell::text(&site.site))
+                    .chain(counts)
+                    .collect(),
+            );
+        }
+        document.table(table);
     }
     for site in sites.iter().take(ADVISED).filter(|it| it.value_lost > 0) {
-        writeln!(text, "\n{}", advice(site))?;
+        document.paragraph(advice(site));
     }
-    Ok(text)
+    document.data(outcomes(sites));
+    document
+}
+
+/// What became of the reports of each site.
+fn outcomes(sites: &[SiteSummary]) -> Table {
+    let columns = [
+        ("site", "conversionSite"),
+        ("reports", "reports"),
+        ("no ad", "nothingMatched"),
+        ("complete", "complete"),
+        ("null", "lost"),
+        ("moved", "moved"),
+        ("value lost", "valueLost"),
+        ("epsilon", "epsilon"),
+        ("for 95%", "epsilonFor95Percent"),
+    ];
+    let columns = columns.map(|(title, key)| Column::new(title, key));
+    let mut table = Table::new(columns.to_vec());
+    for site in sites {
+        #[expect(clippy::cast_precision_loss, reason = "a share of values")]
+        let lost = site.value_lost as f64 / site.value.max(1) as f64;
+        table.row(vec![
+            Cell::text(&site.site),
+            Cell::Count(site.reports),
+            Cell::Count(site.nothing_matched),
+            Cell::Count(site.complete),
+            Cell::Count(site.lost),
+            Cell::Count(site.moved),
+            Cell::Share(lost),
+            Cell::Epsilon(site.epsilon),
+            Cell::or_missing(site.epsilon_for_95_percent, Cell::Epsilon),
+        ]);
+    }
+    table
 }
 
 /// What a site lost, to which limit, and what would help.
@@ -179,21 +189,21 @@ fn advice(site: &SiteSummary) -> String {
     let (to, why) = match worst {
         Some(limit @ Limit::DomainCap) => (
             format!(", mostly to the {limit}"),
-            "\nIt limits the sites that one user action involves, so no epsilon helps.",
+            " It limits the sites that one user action involves, so no epsilon helps.",
         ),
         Some(limit @ (Limit::QuerierBudget | Limit::ConversionSiteQuota)) => (
             format!(", mostly to its {limit}"),
-            "\nIts own reports use this up: ask for less epsilon, or measure fewer conversions of \
+            " Its own reports use this up: ask for less epsilon, or measure fewer conversions of \
              one device.",
         ),
         Some(limit @ Limit::ImpressionSiteQuota) => (
             format!(", mostly to the {limit}"),
-            "\nAll reports about ads on one site use this up: ask for less epsilon, or show ads on \
+            " All reports about ads on one site use this up: ask for less epsilon, or show ads on \
              more sites.",
         ),
         Some(limit @ Limit::GlobalBudget) => (
             format!(", mostly to the {limit}"),
-            "\nThe reports of all sites use this up, so less epsilon helps only in part.",
+            " The reports of all sites use this up, so less epsilon helps only in part.",
         ),
         _ => (String::new(), ""),
     };
@@ -207,13 +217,13 @@ fn advice(site: &SiteSummary) -> String {
     match site.epsilon_for_95_percent {
         Some(epsilon) if epsilon < site.epsilon => {
             text += &format!(
-                "\nIt asks for an epsilon of {}. With {} or less, 95% of its reports would get \
+                " It asks for an epsilon of {}. With {} or less, 95% of its reports would get \
                  through.",
                 short(site.epsilon),
                 short(epsilon)
             );
         }
-        Some(_) => text += "\n95% of its reports get through all the same.",
+        Some(_) => text += " 95% of its reports get through all the same.",
         None => {}
     }
     text

@@ -1,5 +1,7 @@
 //! The commands of the laboratory.
 
+mod advice;
+mod estimate;
 mod explain_log;
 pub(crate) mod plan;
 pub(crate) mod reproduce;

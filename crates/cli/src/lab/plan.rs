@@ -1,29 +1,25 @@
 //! `bigbird plan`: the error that an advertiser can expect.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use bigbird::Limit;
 use bigbird_chart::{Chart, Series, Stroke};
 use bigbird_lab::describe::Counts;
-use bigbird_lab::evaluation::{NoiseModel, QuerierOptions};
+use bigbird_lab::evaluation::{NoiseModel, QuerierOptions, Remedy};
 use bigbird_lab::plan::{ExpectedError, Measurement, reports_of_devices};
 use serde_json::{Value, json};
 
+use super::advice::{advice, larger};
 use super::source::{WithoutBuckets, WorkloadSource};
+use crate::output::{Cell, Column, Document, Format, FormatArgs, Table, grouped, percent};
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-The error is RMSRE, the root of the mean squared relative error of a batch's buckets. A larger
-epsilon and a larger batch both reduce the noise. But each report costs the device some epsilon,
-and when the device's budget is used up, further reports are blocked. The number of reports of a
-device is counted in a workload: a synthetic population, or your own logs.
-
-  bigbird plan --conversions-per-day 600 --target 5
-  bigbird plan --conversions-per-day 600 --epsilon 0.2 --shares 0.6,0.2,0.1,0.05,0.05
-  bigbird plan --conversions-per-day 600 --target 5 --figure plan.svg")]
+#[command(
+    after_help = EXAMPLES,
+    after_long_help = format!("{EXAMPLES}\n\n{EXPLANATION}")
+)]
 pub(crate) struct PlanArgs {
     /// Number of conversions per day
     #[arg(long, value_name = "COUNT")]
@@ -36,9 +32,11 @@ pub(crate) struct PlanArgs {
         conflicts_with = "buckets"
     )]
     shares: Vec<f64>,
-    /// Number of buckets, from 1 to 1048576
-    #[arg(long, value_name = "COUNT", default_value_t = 5)]
-    buckets: usize,
+    /// Number of buckets, from 1 to 1048576 [default: that of the workload]
+    ///
+    /// A synthetic population has 5.
+    #[arg(long, value_name = "COUNT")]
+    buckets: Option<usize>,
     /// Number of reports in a batch [default: the conversions of --batch-days]
     #[arg(long, value_name = "COUNT", conflicts_with = "batch_days")]
     batch: Option<f64>,
@@ -52,6 +50,33 @@ pub(crate) struct PlanArgs {
     /// The answer is the error that it gives.
     #[arg(long)]
     epsilon: Option<f64>,
+    #[command(flatten)]
+    source: WorkloadSource<WithoutBuckets>,
+    #[command(flatten)]
+    limits: DeviceLimits,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  bigbird plan --conversions-per-day 600 --target 5
+  bigbird plan --conversions-per-day 600 --epsilon 0.2 --shares 0.6,0.2,0.1,0.05,0.05
+  bigbird plan --conversions-per-day 600 --target 5 --figure plan.svg";
+
+const EXPLANATION: &str = "\
+The error is RMSRE, the root of the mean squared relative error of a batch's buckets. A larger
+epsilon and a larger batch both reduce the noise. But each report costs the device some epsilon,
+and when the device's budget is used up, further reports are blocked. The number of reports of a
+device is counted in a workload: a synthetic population, or your own logs.
+
+Exit status: 0, 1 if no epsilon reaches the target, 2 for wrong arguments and for logs that cannot
+be read.";
+
+/// The limits of a device.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Limits")]
+struct DeviceLimits {
     /// Querier budget of a device, in epsilons
     ///
     /// What one querier can learn about a device in an epoch. A smaller epsilon is more private.
@@ -87,14 +112,17 @@ pub(crate) struct PlanArgs {
     /// It is subtracted from the global budget and from the impression-site quota.
     #[arg(long, value_name = "EPSILON", default_value_t = 0.0)]
     others: f64,
-    #[command(flatten)]
-    source: WorkloadSource<WithoutBuckets>,
+}
+
+/// The files to write, and the form of what is printed.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+struct OutputArgs {
     /// SVG file to write a figure to
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 pub(crate) fn run(args: &PlanArgs) -> CommandResult {
@@ -103,33 +131,57 @@ pub(crate) fn run(args: &PlanArgs) -> CommandResult {
     let workload = args.source.workload_to_replay(seed)?;
     let counts = reports_of_devices(&workload, None, args.source.lookback_epochs())?;
     if counts.total() == 0 {
-        return Err(CommandError::because(format!(
+        return Err(CommandError::misused(format!(
             "no device converts after an impression in {}; there is nothing to count",
             args.source
         )));
     }
-    let measurement = args.measurement(counts);
+    let measurement = args.measurement(counts, usize::from(workload.buckets));
     let batch = args
         .batch
         .unwrap_or(args.conversions_per_day * f64::from(args.source.batch_days));
     let answer = args.answer(&measurement, batch);
     let grid = args.grid(&measurement, batch, &answer);
-    if let Some(path) = &args.figure {
+    if let Some(path) = &args.output.figure {
         let chart = chart(&measurement, batch, answer.expected().epsilon).to_file();
-        std::fs::write(path, chart)
-            .map_err(|error| CommandError::because(format!("{}: {error}", path.display())))?;
+        std::fs::write(path, chart).map_err(|error| {
+            CommandError::because(format!("cannot write {}: {error}", path.display()))
+        })?;
     }
-    let text = if args.json {
-        let grid: Vec<Value> = grid.iter().map(expected_json).collect();
-        output::json(&json!({
-            "answer": expected_json(answer.expected()),
-            "targetReached": !matches!(answer, PlanAnswer::OutOfReach(_)),
-            "grid": grid,
-        }))?
-    } else {
-        tell(args, &measurement, batch, &answer, &grid)?
+    let reached = !matches!(answer, PlanAnswer::OutOfReach(_));
+    // What would do instead, if the batch is too small.
+    let enough = match reached {
+        true => None,
+        false => measurement.batch_for(args.target() / 100.0),
     };
-    Ok((text, true))
+    let text = match args.output.format.format() {
+        Format::Json => {
+            let diagnosis = answer.expected().diagnosis(args.least().0);
+            let grid: Vec<Value> = grid.iter().map(expected_json).collect();
+            output::json(&json!({
+                "answer": expected_json(answer.expected()),
+                "targetReached": reached,
+                "batchTooSmall": enough.is_some(),
+                "smallestBatch": enough.as_ref().map(expected_json),
+                "dominant": diagnosis.dominant,
+                "noiseShare": diagnosis.noise_share,
+                "blockingLimit": args.least().0.key(),
+                "buckets": measurement.shares.len(),
+                "grid": grid,
+            }))?
+        }
+        format => {
+            let found = Plan {
+                measurement,
+                batch,
+                answer,
+                grid,
+                enough,
+            };
+            found.tell(args).render(format)
+        }
+    };
+    Ok((text, reached))
 }
 
 /// The most conversions that are accepted.
@@ -180,10 +232,16 @@ impl PlanArgs {
         ];
         let positive = positive.map(|(name, value)| (name.to_owned(), value));
         let limits = [
-            (Limit::QuerierBudget, self.querier_budget),
-            (Limit::GlobalBudget, self.global_budget),
-            (Limit::ImpressionSiteQuota, self.impression_site_quota),
-            (Limit::ConversionSiteQuota, self.conversion_site_quota),
+            (Limit::QuerierBudget, self.limits.querier_budget),
+            (Limit::GlobalBudget, self.limits.global_budget),
+            (
+                Limit::ImpressionSiteQuota,
+                self.limits.impression_site_quota,
+            ),
+            (
+                Limit::ConversionSiteQuota,
+                self.limits.conversion_site_quota,
+            ),
         ];
         let limits = limits.map(|(limit, value)| (format!("--{}", limit.flag()), Some(value)));
         for (name, value) in positive.into_iter().chain(limits) {
@@ -191,7 +249,7 @@ impl PlanArgs {
                 && !(value > 0.0 && value.is_finite())
             {
                 let why = format!("{name} must be a finite number above 0, got {value}");
-                return Err(CommandError::because(why));
+                return Err(CommandError::misused(why));
             }
         }
         for (name, count) in [
@@ -202,21 +260,26 @@ impl PlanArgs {
                 && count > MOST
             {
                 let why = format!("{name} must be at most {MOST}, got {count}");
-                return Err(CommandError::because(why));
+                return Err(CommandError::misused(why));
             }
         }
-        let most = self.global_budget.min(self.impression_site_quota);
-        if !(self.others >= 0.0 && self.others < most) {
-            return Err(CommandError::because(format!(
+        let most = self
+            .limits
+            .global_budget
+            .min(self.limits.impression_site_quota);
+        if !(self.limits.others >= 0.0 && self.limits.others < most) {
+            return Err(CommandError::misused(format!(
                 "--others must be in [0, {most}), below the {} and the {}, got {}",
                 Limit::GlobalBudget,
                 Limit::ImpressionSiteQuota,
-                self.others
+                self.limits.others
             )));
         }
-        if self.buckets == 0 || self.buckets > 1 << 20 {
-            let why = format!("--buckets must be in [1, 1048576], got {}", self.buckets);
-            return Err(CommandError::because(why));
+        if let Some(buckets) = self.buckets
+            && !(1..=1 << 20).contains(&buckets)
+        {
+            let why = format!("--buckets must be in [1, 1048576], got {buckets}");
+            return Err(CommandError::misused(why));
         }
         let sum: f64 = self.shares.iter().sum();
         let bad = self
@@ -225,11 +288,11 @@ impl PlanArgs {
             .find(|share| !(0.0..=1.0).contains(*share));
         if let Some(share) = bad {
             let why = format!("--shares must be in [0, 1], got {share}");
-            return Err(CommandError::because(why));
+            return Err(CommandError::misused(why));
         }
         if !self.shares.is_empty() && (sum - 1.0).abs() > 0.01 {
             let why = format!("--shares must sum to 1, got a sum of {sum}");
-            return Err(CommandError::because(why));
+            return Err(CommandError::misused(why));
         }
         Ok(())
     }
@@ -239,9 +302,31 @@ impl PlanArgs {
         self.target.map_or(5.0, |Percentage(target)| target)
     }
 
-    fn measurement(&self, reports_of_device: Counts) -> Measurement {
+    /// The limit that a device reaches first, and what it leaves for the advertiser.
+    fn least(&self) -> (Limit, f64) {
+        let limits = &self.limits;
+        let left = [
+            (Limit::QuerierBudget, limits.querier_budget),
+            (Limit::ConversionSiteQuota, limits.conversion_site_quota),
+            (
+                Limit::ImpressionSiteQuota,
+                limits.impression_site_quota - limits.others,
+            ),
+            (Limit::GlobalBudget, limits.global_budget - limits.others),
+        ];
+        let [first, rest @ ..] = left;
+        rest.into_iter().fold(
+            first,
+            |least, other| {
+                if other.1 < least.1 { other } else { least }
+            },
+        )
+    }
+
+    fn measurement(&self, reports_of_device: Counts, of_workload: usize) -> Measurement {
+        let buckets = self.buckets.unwrap_or(of_workload);
         #[expect(clippy::cast_precision_loss, reason = "a count of buckets")]
-        let equal = || vec![1.0 / self.buckets as f64; self.buckets];
+        let equal = || vec![1.0 / buckets as f64; buckets];
         let options: QuerierOptions = self.source.planned_options();
         Measurement {
             shares: match self.shares.is_empty() {
@@ -250,11 +335,7 @@ impl PlanArgs {
             },
             tau: options.tau,
             noise: options.noise,
-            budget: self
-                .querier_budget
-                .min(self.conversion_site_quota)
-                .min(self.impression_site_quota - self.others)
-                .min(self.global_budget - self.others),
+            budget: self.least().1,
             reports_of_device,
         }
     }
@@ -361,88 +442,163 @@ fn chart(measurement: &Measurement, batch: f64, epsilon: f64) -> Chart {
     }
 }
 
-fn tell(
-    args: &PlanArgs,
-    measurement: &Measurement,
+/// The answer, with everything that is shown beside it.
+struct Plan {
+    measurement: Measurement,
     batch: f64,
-    answer: &PlanAnswer,
-    grid: &[ExpectedError],
-) -> Result<String, CommandError> {
-    let mut text = String::new();
-    let expected = answer.expected();
-    let percent = |fraction: f64| format!("{:.1}%", 100.0 * fraction);
-    match answer {
-        PlanAnswer::OfEpsilon(_) => writeln!(
-            text,
-            "Batches of {batch:.0} reports with epsilon {} have an error of {}.",
-            expected.epsilon,
-            percent(expected.error)
-        )?,
-        PlanAnswer::ForTarget(_) => writeln!(
-            text,
-            "Batches of {batch:.0} reports need epsilon {:.4} for an error of {}.",
-            expected.epsilon,
-            percent(expected.error)
-        )?,
-        PlanAnswer::OutOfReach(_) => writeln!(
-            text,
-            "No epsilon gives batches of {batch:.0} reports an error of {}%.\nThe best is epsilon \
-             {:.4}, with an error of {}. Use larger batches, or fewer buckets.",
-            args.target(),
-            expected.epsilon,
-            percent(expected.error)
-        )?,
-    }
-    writeln!(
-        text,
-        "Noise of scale {} alone gives an error of {}.\n\
-         A device pays at most epsilon {} for this advertiser in an epoch: the least of its\n\
-         querier budget, quotas and global budget.\n\
-         So {} of reports are blocked, which alone gives an error of {}.\n",
-        match measurement.noise {
-            NoiseModel::Paper => "1/epsilon",
-            NoiseModel::Consistent => "2/epsilon",
-        },
-        percent(expected.noise),
-        measurement.budget,
-        percent(expected.blocked),
-        percent(expected.bias)
-    )?;
-    let header = [
-        "batch",
-        "days",
-        "epsilon",
-        "from noise",
-        "blocked",
-        "from blocking",
-        "error",
-        "",
-    ];
-    let rows = grid.iter().map(|row| {
-        vec![
-            format!("{:.0}", row.batch),
-            format!("{:.1}", row.batch / args.conversions_per_day),
-            format!("{:.4}", row.epsilon),
-            percent(row.noise),
-            percent(row.blocked),
-            percent(row.bias),
-            percent(row.error),
-            match row.epsilon == expected.epsilon && row.batch == expected.batch {
-                true => "◀".to_owned(),
-                false => String::new(),
+    answer: PlanAnswer,
+    grid: Vec<ExpectedError>,
+    /// The smallest batch that reaches the target, if the given one is too small.
+    enough: Option<ExpectedError>,
+}
+
+impl Plan {
+    fn tell(&self, args: &PlanArgs) -> Document {
+        let mut document = Document::new();
+        let (batch, expected) = (reports(self.batch), self.answer.expected());
+        document.paragraph(match &self.answer {
+            PlanAnswer::OfEpsilon(_) => format!(
+                "Batches of {batch} reports with epsilon {} have an error of {}.",
+                expected.epsilon,
+                percent(expected.error)
+            ),
+            PlanAnswer::ForTarget(_) => format!(
+                "Batches of {batch} reports need epsilon {:.4} for an error of {}.",
+                expected.epsilon,
+                percent(expected.error)
+            ),
+            PlanAnswer::OutOfReach(_) => format!(
+                "No epsilon gives batches of {batch} reports an error of {}%. The best is epsilon \
+                 {:.4}, with an error of {}.",
+                args.target(),
+                expected.epsilon,
+                percent(expected.error)
+            ),
+        });
+        let (limit, budget) = args.least();
+        document.paragraph(format!(
+            "A device pays at most epsilon {budget} for this advertiser in an epoch, because of its \
+             {limit}. So {} of reports are blocked. Noise has scale {}.",
+            percent(expected.blocked),
+            match self.measurement.noise {
+                NoiseModel::Paper => "1/epsilon",
+                NoiseModel::Consistent => "2/epsilon",
             },
-        ]
-    });
-    let header = header.map(str::to_owned).to_vec();
-    writeln!(text, "{}\n", output::table(header, rows))?;
-    writeln!(
-        text,
-        "Error: the root of the mean squared relative error of a batch's buckets.\n\
-         The number of reports of a device in an epoch is counted in this workload:\n{}.",
-        args.source
-    )?;
-    if let Some(path) = &args.figure {
-        writeln!(text, "Figure: {}", path.display())?;
+        ));
+        let diagnosis = expected.diagnosis(limit);
+        let lookback = args.source.lookback_epochs();
+        let remedies = diagnosis.remedies(self.measurement.shares.len(), lookback);
+        let helps = |remedy| self.helps(remedy).then(|| change(remedy, args));
+        document.paragraph(advice(&diagnosis, &remedies, helps));
+        if let Some(enough) = &self.enough {
+            document.paragraph(format!(
+                "The batch is too small for {}%: at least {} reports are needed, the conversions of \
+                 {}, with epsilon {:.4}.",
+                args.target(),
+                reports(enough.batch),
+                days(enough.batch / args.conversions_per_day),
+                enough.epsilon
+            ));
+        }
+        document.table(self.alternatives(args));
+        document.paragraph(format!(
+            "Error: the root of the mean squared relative error of a batch's buckets, of which there \
+             {}. From noise, from blocking: the error if that were the only one. The number of \
+             reports of a device in an epoch is counted in this workload: {}.",
+            match self.measurement.shares.len() {
+                1 => "is one".to_owned(),
+                count => format!("are {}", grouped(count as u64)),
+            },
+            args.source
+        ));
+        if let Some(path) = &args.output.figure {
+            document.paragraph(format!("Figure: {}", path.display()));
+        }
+        document
     }
-    Ok(text)
+
+    /// True unless a change would increase the error. A larger epsilon reduces noise, but it can
+    /// block more than it helps, and the other way around.
+    fn helps(&self, remedy: Remedy) -> bool {
+        let expected = self.answer.expected();
+        let error = |factor: f64| {
+            let other = self
+                .measurement
+                .expect(expected.epsilon * factor, expected.batch);
+            other.error
+        };
+        match remedy {
+            Remedy::LargerEpsilon => error(1.25) < expected.error,
+            Remedy::SmallerEpsilon => error(0.8) < expected.error,
+            _ => true,
+        }
+    }
+
+    /// The answer among other batches and epsilons.
+    fn alternatives(&self, args: &PlanArgs) -> Table {
+        let columns = [
+            Column::named("batch"),
+            Column::named("days"),
+            Column::named("epsilon"),
+            Column::new("from noise", "noise"),
+            Column::named("blocked"),
+            Column::new("from blocking", "blocking"),
+            Column::named("error"),
+            Column::new("", "answer"),
+        ];
+        let mut table = Table::new(columns.to_vec());
+        let expected = self.answer.expected();
+        for row in &self.grid {
+            let is_answer = row.epsilon == expected.epsilon && row.batch == expected.batch;
+            table.row(vec![
+                Cell::Count(whole(row.batch)),
+                Cell::Rounded(row.batch / args.conversions_per_day, 1),
+                Cell::Rounded(row.epsilon, 4),
+                Cell::Share(row.noise),
+                Cell::Share(row.blocked),
+                Cell::Share(row.bias),
+                Cell::Share(row.error),
+                Cell::text(if is_answer { "◀" } else { "" }),
+            ]);
+        }
+        table
+    }
+}
+
+/// A number of reports.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most a million million"
+)]
+fn whole(count: f64) -> u64 {
+    count.round() as u64
+}
+
+fn reports(count: f64) -> String {
+    grouped(whole(count))
+}
+
+fn days(days: f64) -> String {
+    match days {
+        days if days < 1.0 => "less than a day".to_owned(),
+        days if days < 10.0 => format!("{days:.1} days"),
+        days => format!("{days:.0} days"),
+    }
+}
+
+/// A change that the user of `plan` can make.
+fn change(remedy: Remedy, args: &PlanArgs) -> String {
+    let batch = match args.batch {
+        Some(_) => "--batch",
+        None => "--batch-days",
+    };
+    match remedy {
+        Remedy::LargerBatch => format!("a larger batch ({batch})"),
+        Remedy::LargerEpsilon => "a larger epsilon, which is less private".to_owned(),
+        Remedy::SmallerEpsilon => "a smaller epsilon".to_owned(),
+        Remedy::LargerLimit(limit) => larger(limit),
+        Remedy::SmallerLookback => "a shorter lookback (--lookback-epochs)".to_owned(),
+        Remedy::FewerBuckets => "fewer buckets (--buckets)".to_owned(),
+    }
 }

@@ -22,7 +22,7 @@ use clap::ValueEnum;
 
 use super::source::WorkloadSource;
 use crate::progress::{Bar, time};
-use crate::{CommandError, CommandResult, machine};
+use crate::{CommandError, CommandResult, machine, output};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -287,7 +287,7 @@ fn tell(args: &ReproduceArgs, subject: &Subject<'_>, claims: &[Claim]) -> Comman
     )?;
     // A claim that does not hold on a workload is a result. A broken bound is a failure.
     let broken = |run: &FinishedRun| run.summary.held == Some(false);
-    Ok((text, !subject.results.0.iter().any(broken)))
+    Ok((output::fitted(&text), !subject.results.0.iter().any(broken)))
 }
 
 /// An identifier of this program. Results of another program are not used again.

@@ -1,39 +1,31 @@
 //! `bigbird simulate`: a workload under policies and attackers, one run or a sweep.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use bigbird::{Capacity, FilterKind, Limit, Policy, Profile, SiteCharging};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
-use bigbird_lab::evaluation::Experiment;
+use bigbird_lab::evaluation::batch_table::{BatchFormat, BatchTableError, Setting, write_batches};
 use bigbird_lab::evaluation::resilience::Resilience;
 use bigbird_lab::evaluation::results::RunRecord;
+use bigbird_lab::evaluation::seeds::SeedGroup;
+use bigbird_lab::evaluation::{Experiment, QuerierCounts};
 use bigbird_lab::workload::Workload;
 use serde_json::json;
 
-use super::explain_log;
 use super::source::WorkloadSource;
 use super::sweep::{Run, Sweep};
+use super::{estimate, explain_log};
+use crate::output::{Format, FormatArgs};
 use crate::progress::Bar;
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Profiles, attackers, limits, --site-charging, --sybils, --first-rank, --seed and --threads can be
-lists, such as --impression-site-quota 0.5,1,2,none. There is one run for each combination. A limit
-that is not given is the profile's: see `bigbird policy --profile NAME`. A limit that a profile
-does not have is ignored for that profile.
-
-  bigbird simulate --scale 0.1 --profile big-bird,global-only --attacker none,random
-  bigbird simulate --criteo-prepared DIR --impression-site-quota 1,2,3 --json
-  bigbird simulate --scale 0.01 --min-conversions-per-day 20 --epsilon 0.5 --explain why.csv
-
-Errors are RMSRE, the root of the mean squared relative error of a batch's buckets. A report is
-blocked if a limit withheld any part of it. It counts under the first limit that did. Shares of
-blocked reports are means over batches.")]
+#[command(
+    after_help = EXAMPLES,
+    after_long_help = format!("{EXAMPLES}\n\n{EXPLANATION}")
+)]
 pub(crate) struct SimulateArgs {
-    #[command(flatten)]
-    source: WorkloadSource,
     /// Profiles: big-bird, w3c-draft, cookie-monster or global-only
     #[arg(long, value_delimiter = ',', default_value = "big-bird")]
     profile: Vec<Profile>,
@@ -50,6 +42,40 @@ pub(crate) struct SimulateArgs {
         default_value = "none"
     )]
     attacker: Vec<AttackerName>,
+    #[command(flatten)]
+    source: WorkloadSource,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    strength: StrengthArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  bigbird simulate --scale 0.1 --profile big-bird,global-only --attacker none,random
+  bigbird simulate --criteo-prepared DIR --impression-site-quota 1,2,3 --json
+  bigbird simulate --seed 1,2,3 --batches batches.parquet
+  bigbird simulate --scale 0.01 --min-conversions-per-day 20 --epsilon 0.5 --explain why.csv";
+
+const EXPLANATION: &str = "\
+Profiles, attackers, limits, --site-charging, --sybils, --first-rank, --seed and --threads can be
+lists, such as --impression-site-quota 0.5,1,2,none. There is one run for each combination. A limit
+that is not given is the profile's: see `bigbird policy --profile NAME`. A limit that a profile
+does not have is ignored for that profile. Several seeds give means with 95% intervals.
+
+Errors are RMSRE, the root of the mean squared relative error of a batch's buckets. A report is
+blocked if a limit withheld any part of it. It counts under the first limit that did. Shares of
+blocked reports are means over batches.
+
+Exit status: 0 if every bound of the resilience theorem held, 1 if one was broken, 2 for wrong
+arguments and for logs that cannot be read or measured.";
+
+/// The limits to try.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitArgs {
     /// Querier budgets, in epsilons, or none [default: the profile's]
     ///
     /// What one querier can learn about a device in an epoch. A smaller epsilon is more private.
@@ -89,6 +115,12 @@ pub(crate) struct SimulateArgs {
     /// `paper` is the paper's literal rule.
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     site_charging: Vec<SiteCharging>,
+}
+
+/// The strength of the attacker.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Attack")]
+struct StrengthArgs {
     /// Number of Sybils of an attacker, from 1 to 10000
     #[arg(
         long,
@@ -117,9 +149,20 @@ pub(crate) struct SimulateArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     owned_sites: Option<u32>,
-    /// CSV file to write the results to
+}
+
+/// The files to write, and the form of what is printed.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+struct OutputArgs {
+    /// CSV file to write the results to, one row for each run
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// CSV or Parquet file to write all batches to
+    ///
+    /// It has one row for each batch of each run, with every parameter as a column.
+    #[arg(long, value_name = "FILE")]
+    batches: Option<PathBuf>,
     /// SVG file to write a figure to
     ///
     /// It shows the error for each value of the parameter with the most values.
@@ -128,16 +171,15 @@ pub(crate) struct SimulateArgs {
     /// File to write one row for each report to, which says why it is what it is
     ///
     /// A .csv, .jsonl or .parquet file. Prints a summary by site instead of errors.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "figure"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "batches", "figure"])]
     explain: Option<PathBuf>,
     /// Epsilon of a report of the largest value [default: the one that gives an error of 5%]
     ///
     /// It needs --explain.
     #[arg(long, value_name = "EPSILON", requires = "explain")]
     epsilon: Option<f64>,
-    /// Print all runs with all batches as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 /// An attacker, or none.
@@ -188,15 +230,25 @@ impl FromStr for LimitValue {
 
 pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
     let experiments = args.experiments()?;
-    if let Some(to) = &args.explain {
-        return explain_log::run(&args.source, &experiments, args.epsilon, to, args.json);
+    if let Some(to) = &args.output.explain {
+        let (epsilon, format) = (args.output.epsilon, args.output.format.format());
+        return explain_log::run(&args.source, &experiments, epsilon, to, format);
+    }
+    let files = &args.output;
+    if let Some(path) = files.batches.as_ref()
+        && BatchFormat::of(path).is_none()
+    {
+        let path = path.to_owned();
+        return Err(CommandError::misused(BatchTableError::UnknownFormat {
+            path,
+        }));
     }
     let mut bar = Bar::new();
-    let (seeds, threads) = (&args.source.seed, args.source.threads());
+    let (seeds, threads) = (once(&args.source.seed), once(&args.source.threads()));
     let count = experiments.len() * seeds.len() * threads.len();
     let mut workload: Option<Workload> = None;
     let mut runs: Vec<Run> = Vec::new();
-    for &seed in seeds {
+    for &seed in &seeds {
         let known = workload.take().filter(|_| !args.source.follows_from_seed());
         let known = match known {
             Some(known) => known,
@@ -204,8 +256,12 @@ pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
         };
         for &threads in &threads {
             let laboratory = args.source.laboratory(&known, threads)?;
+            if runs.is_empty() {
+                let seconds = estimate::runs(&known, &experiments);
+                bar.announce(seconds * (count / experiments.len().max(1)) as f64, threads);
+            }
+            let queriers = QuerierCounts::of(laboratory.queriers());
             for experiment in &experiments {
-                #[expect(clippy::cast_precision_loss, reason = "a number of runs")]
                 let done = runs.len() as f64 / count as f64;
                 let attacker = match experiment.attacker() {
                     "none" => "no",
@@ -218,38 +274,68 @@ pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
                     experiment: experiment.clone(),
                     seed,
                     threads,
+                    queriers,
                 });
             }
         }
         workload = Some(known);
     }
     bar.clear();
+    let Some(workload) = workload else {
+        return Err(CommandError::misused("--seed needs a value"));
+    };
     let sweep = Sweep::new(&runs);
-    for (path, content) in [
-        (&args.csv, args.csv.as_ref().map(|_| sweep.to_csv())),
-        (
-            &args.figure,
-            args.figure.as_ref().map(|_| sweep.to_figure()),
-        ),
-    ] {
-        if let Some((path, content)) = path.as_ref().zip(content) {
-            std::fs::write(path, content)
-                .map_err(|error| CommandError::because(format!("{}: {error}", path.display())))?;
-        }
-    }
     let good = runs.iter().all(|run| {
         let resilience = run.outcome.resilience.as_ref();
         resilience.is_none_or(Resilience::hold)
     });
-    let text = match (&workload, args.json) {
-        (Some(workload), true) => {
-            let runs: Vec<RunRecord> = runs.iter().map(|run| run.record(workload)).collect();
-            output::json(&json!({ "runs": runs }))?
+    if let Some(path) = &files.csv {
+        write(path, &sweep.data().csv())?;
+    }
+    if let Some(path) = &files.figure {
+        write(path, &sweep.to_figure())?;
+    }
+    let format = files.format.format();
+    let records: Vec<RunRecord> = match (format, &files.batches) {
+        (Format::Json, _) | (_, Some(_)) => runs.iter().map(|run| run.record(&workload)).collect(),
+        _ => Vec::new(),
+    };
+    if let Some(path) = &files.batches {
+        let setting = Setting {
+            workload: args.source.to_string(),
+            buckets: workload.buckets,
+            options: args.source.options(),
+            lookback_epochs: args.source.lookback_epochs(),
+        };
+        write_batches(path, &setting, &records)?;
+    }
+    let text = match format {
+        Format::Json => {
+            let mut document = json!({ "runs": records });
+            if seeds.len() > 1 {
+                document["overSeeds"] = json!(SeedGroup::of(&records));
+            }
+            output::json(&document)?
         }
-        (Some(workload), false) => sweep.tell(&args.source, workload)?,
-        (None, _) => String::new(),
+        format => sweep.tell(&args.source, &workload).render(format),
     };
     Ok((text, good))
+}
+
+fn write(path: &Path, content: &str) -> Result<(), CommandError> {
+    std::fs::write(path, content)
+        .map_err(|error| CommandError::because(format!("cannot write {}: {error}", path.display())))
+}
+
+/// The values of a list without repetitions.
+fn once<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut once: Vec<T> = Vec::new();
+    for value in values {
+        if !once.contains(value) {
+            once.push(*value);
+        }
+    }
+    once
 }
 
 impl SimulateArgs {
@@ -283,10 +369,16 @@ impl SimulateArgs {
         let base = profile.policy();
         let mut policies = vec![base.clone()];
         let kinds = [
-            (FilterKind::QuerierBudget, &self.querier_budget),
-            (FilterKind::GlobalBudget, &self.global_budget),
-            (FilterKind::ImpressionSiteQuota, &self.impression_site_quota),
-            (FilterKind::ConversionSiteQuota, &self.conversion_site_quota),
+            (FilterKind::QuerierBudget, &self.limits.querier_budget),
+            (FilterKind::GlobalBudget, &self.limits.global_budget),
+            (
+                FilterKind::ImpressionSiteQuota,
+                &self.limits.impression_site_quota,
+            ),
+            (
+                FilterKind::ConversionSiteQuota,
+                &self.limits.conversion_site_quota,
+            ),
         ];
         for (kind, limits) in kinds {
             if base.capacities().of(kind) == Capacity::Unlimited || limits.is_empty() {
@@ -300,30 +392,31 @@ impl SimulateArgs {
                         Some(epsilon) => policy.capacity(kind, *epsilon),
                         None => policy.unlimited(kind),
                     };
-                    more.push(policy.build()?);
+                    more.push(policy.build().map_err(CommandError::misused)?);
                 }
             }
             policies = more;
         }
-        if base.domain_cap().is_some() && !self.domain_cap.is_empty() {
+        if base.domain_cap().is_some() && !self.limits.domain_cap.is_empty() {
             let mut more = Vec::new();
             for policy in &policies {
-                for LimitValue(cap) in &self.domain_cap {
+                for LimitValue(cap) in &self.limits.domain_cap {
                     let policy = policy.to_builder();
                     let policy = match cap {
                         Some(cap) => policy.domain_cap(whole(*cap)?),
                         None => policy.no_domain_cap(),
                     };
-                    more.push(policy.build()?);
+                    more.push(policy.build().map_err(CommandError::misused)?);
                 }
             }
             policies = more;
         }
-        if !self.site_charging.is_empty() {
+        if !self.limits.site_charging.is_empty() {
             let mut more = Vec::new();
             for policy in &policies {
-                for &rule in &self.site_charging {
-                    more.push(policy.to_builder().site_charging(rule).build()?);
+                for &rule in &self.limits.site_charging {
+                    let policy = policy.to_builder().site_charging(rule).build();
+                    more.push(policy.map_err(CommandError::misused)?);
                 }
             }
             policies = more;
@@ -341,13 +434,16 @@ impl SimulateArgs {
         };
         let cap = policy.domain_cap().map(std::num::NonZeroU32::get);
         let mut attacks = Vec::new();
-        for &sybils in &self.sybils {
-            for &first_rank in &self.first_rank {
+        for &sybils in &self.strength.sybils {
+            for &first_rank in &self.strength.first_rank {
                 let strength = Strength {
                     sybils,
                     first_rank,
-                    impression_sites: self.owned_sites.unwrap_or(10),
-                    conversion_sites: self.owned_sites.unwrap_or(self.source.of_ten_sites()),
+                    impression_sites: self.strength.owned_sites.unwrap_or(10),
+                    conversion_sites: self
+                        .strength
+                        .owned_sites
+                        .unwrap_or(self.source.of_ten_sites()),
                     ..Strength::of_paper(cap)
                 };
                 attacks.push(Some((attacker, strength)));
@@ -368,7 +464,7 @@ fn whole(number: f64) -> Result<u32, CommandError> {
     if number.fract() == 0.0 && f64::from(whole) == number {
         return Ok(whole);
     }
-    Err(CommandError::because(format!(
+    Err(CommandError::misused(format!(
         "--domain-cap must be a whole number of sites, got {number}"
     )))
 }

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use bigbird_lab::evaluation::Laboratory;
+use bigbird_lab::evaluation::{LabError, Laboratory};
 use bigbird_lab::evaluation::{NoiseModel, Querier, QuerierOptions};
 use bigbird_lab::text::grouped;
 use bigbird_lab::workload::criteo::{self, PreparedOptions, RawOptions};
@@ -199,7 +199,8 @@ pub(crate) struct WorkloadSource<B: BucketFlags = BucketArgs> {
         long,
         value_name = "COUNT",
         value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..=1024)
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+        help_heading = "Measurement"
     )]
     threads: Vec<u16>,
 }
@@ -344,7 +345,7 @@ impl<B: BucketFlags> WorkloadSource<B> {
     pub(crate) fn one(&self) -> Result<(u64, usize), CommandError> {
         match (self.seed.as_slice(), self.threads().as_slice()) {
             ([seed], [threads]) => Ok((*seed, *threads)),
-            _ => Err(CommandError::because(
+            _ => Err(CommandError::misused(
                 "--seed and --threads take one value each here; `bigbird simulate` takes several",
             )),
         }
@@ -512,7 +513,7 @@ impl<B: BucketFlags> WorkloadSource<B> {
                     time_unit: self.time_unit,
                     time_origin: self.time_origin,
                     epoch_minutes: epoch_minutes.ok_or_else(|| {
-                        CommandError::because("--epoch-days must be at least 1, got 0")
+                        CommandError::misused("--epoch-days must be at least 1, got 0")
                     })?,
                     impression_kinds: self.impression_kind.clone(),
                     conversion_kinds: self.conversion_kind.clone(),
@@ -545,7 +546,7 @@ impl<B: BucketFlags> WorkloadSource<B> {
             Origin::Synthetic => {
                 if !(self.scale > 0.0 && self.scale <= 10.0) {
                     let why = format!("--scale must be in (0, 10], got {}", self.scale);
-                    return Err(CommandError::because(why));
+                    return Err(CommandError::misused(why));
                 }
                 let population = Population {
                     preset: self.preset.into(),
@@ -612,12 +613,17 @@ impl<B: BucketFlags> WorkloadSource<B> {
     ) -> Result<Laboratory<'w>, CommandError> {
         let options = self.options();
         let laboratory =
-            Laboratory::with_lookback(workload, options, self.lookback_epochs, threads)?;
+            Laboratory::with_lookback(workload, options, self.lookback_epochs, threads).map_err(
+                |error| match error {
+                    LabError::Read(error) => CommandError::unreadable(error),
+                    error => CommandError::misused(error),
+                },
+            )?;
         if laboratory.queriers().is_empty() && self.min_conversions_per_day == 0 {
-            return Err(CommandError::because("the workload has no conversions"));
+            return Err(CommandError::misused("the workload has no conversions"));
         }
         if laboratory.queriers().is_empty() {
-            return Err(CommandError::because(format!(
+            return Err(CommandError::misused(format!(
                 "no conversion site has {} conversions a day; use a smaller \
                  --min-conversions-per-day",
                 self.min_conversions_per_day
@@ -626,7 +632,7 @@ impl<B: BucketFlags> WorkloadSource<B> {
         if !laboratory.queriers().iter().any(Querier::has_a_batch) {
             let busiest = laboratory.queriers().iter().max_by_key(|it| it.conversions);
             let (reports, batch) = busiest.map_or((0, 0), |it| (it.conversions, it.batch));
-            return Err(CommandError::because(format!(
+            return Err(CommandError::misused(format!(
                 "no querier has enough conversions for one batch: the busiest has {reports}, and a \
                  batch needs {batch}; use smaller values than --batch-days {} and --min-batch {}",
                 options.batch_days, options.min_batch

@@ -1,19 +1,20 @@
-//! The results of a sweep: as a table, as CSV, and as a figure.
+//! The results of a sweep: as a document, as a table of all runs, and as a figure.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bigbird::{FilterKind, Limit};
 use bigbird_chart::{Chart, Series, Stroke};
-use bigbird_lab::evaluation::Experiment;
-use bigbird_lab::evaluation::RunResult;
 use bigbird_lab::evaluation::resilience::{Bound, Resilience};
 use bigbird_lab::evaluation::results::RunRecord;
-use bigbird_lab::text::grouped;
+use bigbird_lab::evaluation::{
+    Diagnosis, ErrorSource, Experiment, Interval, NoiseModel, QuerierCounts, QuerierOptions,
+    Remedy, RunResult,
+};
 use bigbird_lab::workload::Workload;
 
+use super::advice::{advice, larger, mostly, too_small};
 use super::source::{WorkloadSource, noise_scale};
-use crate::output;
+use crate::output::{Cell, Column, Document, Table, grouped, percent};
 
 /// One run of a sweep.
 pub(crate) struct Run {
@@ -21,17 +22,22 @@ pub(crate) struct Run {
     pub(crate) seed: u64,
     pub(crate) threads: usize,
     pub(crate) outcome: Arc<RunResult>,
+    pub(crate) queriers: QuerierCounts,
 }
 
 impl Run {
     pub(crate) fn record(&self, workload: &Workload) -> RunRecord {
-        RunRecord::new(
+        let record = RunRecord::new(
             "simulate",
             &self.experiment,
             self.seed,
             &self.outcome,
             workload,
-        )
+        );
+        RunRecord {
+            queriers: Some(self.queriers),
+            ..record
+        }
     }
 
     /// The parameters that can vary. A parameter that a run does not have has no value.
@@ -68,7 +74,7 @@ impl Run {
                 "firstRank",
                 strength.map(|it| it.first_rank.to_string()),
             ),
-            Parameter::new("seed", "seed", Some(self.seed.to_string())),
+            Parameter::new(SEED, "seed", Some(self.seed.to_string())),
             Parameter::new("threads", "threads", Some(self.threads.to_string())),
         ]
     }
@@ -94,8 +100,18 @@ impl Parameter {
         Self::new(limit.name(), limit.key(), value)
     }
 
+    /// The value, as text.
     fn shown(&self) -> String {
-        self.value.clone().unwrap_or_else(none)
+        self.value.clone().unwrap_or_else(|| "–".to_owned())
+    }
+
+    /// The value, as a cell of a table.
+    fn cell(&self) -> Cell {
+        match (&self.value, self.value.as_ref().map(|it| it.parse())) {
+            (_, Some(Ok(number))) => Cell::Number(number),
+            (Some(text), _) => Cell::text(text),
+            (None, _) => Cell::Missing,
+        }
     }
 }
 
@@ -103,14 +119,80 @@ impl Parameter {
 const SYBILS: &str = "Sybils";
 const FIRST_RANK: &str = "first rank";
 
+/// The parameter over which there are intervals.
+const SEED: &str = "seed";
+
 /// Every run of a sweep.
 pub(crate) struct Sweep<'a> {
     runs: &'a [Run],
     parameters: Vec<Vec<Parameter>>,
 }
 
-/// The number of parameters that are always shown: the profile and the attacker.
+/// The number of parameters that figures always name: the profile and the attacker.
 const ALWAYS: usize = 2;
+
+/// The runs that differ only in their seed. A table has a row for them.
+struct Row<'a> {
+    parameters: &'a [Parameter],
+    runs: Vec<&'a Run>,
+}
+
+impl Row<'_> {
+    /// The mean of a number over seeds. None if a run does not have it.
+    #[expect(clippy::cast_precision_loss, reason = "a number of seeds")]
+    fn mean(&self, number: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+        let numbers: Option<Vec<f64>> = self.runs.iter().map(|run| number(run)).collect();
+        let numbers = numbers.filter(|numbers| !numbers.is_empty())?;
+        Some(numbers.iter().sum::<f64>() / numbers.len() as f64)
+    }
+
+    /// The interval of a percentile of errors over seeds, if there are several.
+    fn interval(&self, percent: f64) -> Option<Interval> {
+        let errors: Option<Vec<f64>> = self
+            .runs
+            .iter()
+            .map(|run| run.outcome.error(percent))
+            .collect();
+        Interval::of(&errors?)
+    }
+
+    /// A percentile of errors. With several seeds, it has an interval.
+    fn error(&self, percent: f64) -> Cell {
+        match self.interval(percent) {
+            Some(interval) => Cell::Interval(interval.mean, interval.high - interval.mean),
+            None => share(self.mean(|run| run.outcome.error(percent))),
+        }
+    }
+
+    /// The explanation of the error, over the batches of all seeds.
+    fn diagnosis(&self) -> Option<Diagnosis> {
+        let batches = self.runs.iter().flat_map(|run| &run.outcome.batches);
+        Diagnosis::of(&batches.cloned().collect::<Vec<_>>())
+    }
+
+    fn attacked(&self) -> bool {
+        self.runs.iter().any(|run| run.outcome.resilience.is_some())
+    }
+
+    /// What the resilience theorem says about the runs.
+    fn bounds(&self) -> Cell {
+        let mut found = self
+            .runs
+            .iter()
+            .filter_map(|run| run.outcome.resilience.as_ref());
+        if found.clone().any(|it| !it.hold()) {
+            return Cell::text("BROKEN");
+        }
+        match found.any(|it| it.bounds.by_quotas.is_some()) {
+            true => Cell::text("hold"),
+            false => Cell::Missing,
+        }
+    }
+}
+
+fn share(share: Option<f64>) -> Cell {
+    Cell::or_missing(share, Cell::Share)
+}
 
 impl<'a> Sweep<'a> {
     pub(crate) fn new(runs: &'a [Run]) -> Self {
@@ -132,163 +214,341 @@ impl<'a> Sweep<'a> {
         values.any(|value| Some(value) != first)
     }
 
+    /// True if a table needs a column for a parameter: it differs between runs of one profile, or it
+    /// is the profile. The seed has intervals instead.
+    fn needs_column(&self, column: usize) -> bool {
+        let name = self.parameters[0][column].name;
+        let of_one_profile = || {
+            let same_profile = |one: &Vec<Parameter>, other: &Vec<Parameter>| one[0] == other[0];
+            self.parameters.iter().any(|run| {
+                self.parameters
+                    .iter()
+                    .any(|other| same_profile(run, other) && run[column] != other[column])
+            })
+        };
+        self.varies(column)
+            && name != SEED
+            && (column == 0 || !Limit::ALL.iter().any(|it| it.name() == name) || of_one_profile())
+    }
+
     fn columns(&self) -> usize {
         self.parameters.first().map_or(0, Vec::len)
     }
 
-    pub(crate) fn tell(
-        &self,
-        source: &WorkloadSource,
-        workload: &Workload,
-    ) -> Result<String, std::fmt::Error> {
-        let mut text = String::new();
-        let batches = self.runs.first().map_or(0, |run| run.outcome.batches.len());
-        writeln!(
-            text,
-            "Workload: {source}\n{} devices, {} events, {batches} batches\n",
+    /// One row for all runs that differ only in their seed, in the order of the first of them.
+    fn rows(&self) -> Vec<Row<'_>> {
+        let mut rows: Vec<Row<'_>> = Vec::new();
+        for (run, parameters) in self.runs.iter().zip(&self.parameters) {
+            let same = |row: &&mut Row<'_>| {
+                let mut both = row.parameters.iter().zip(parameters);
+                both.all(|(one, other)| one == other || one.name == SEED)
+            };
+            match rows.iter_mut().find(same) {
+                Some(row) => row.runs.push(run),
+                None => rows.push(Row {
+                    parameters,
+                    runs: vec![run],
+                }),
+            }
+        }
+        rows
+    }
+
+    pub(crate) fn tell(&self, source: &WorkloadSource, workload: &Workload) -> Document {
+        let mut document = Document::new();
+        let rows = self.rows();
+        let seeds = rows.iter().map(|row| row.runs.len()).max().unwrap_or(0);
+        let first = self.runs.first();
+        let batches = first.map_or(0, |run| run.outcome.batches.len());
+        let counts = first.map(|run| run.queriers).unwrap_or_default();
+        document.paragraph(format!(
+            "Workload: {source}\n{} devices, {} events, {batches} batches of {} queriers{}",
             grouped(workload.devices() as u64),
             grouped(workload.len() as u64),
-        )?;
-        // A parameter that is the same in all runs needs no column.
-        let same: Vec<String> = (ALWAYS..self.columns())
+            counts.with_batch,
+            match seeds > 1 && source.follows_from_seed() {
+                true => ", with the first seed",
+                false => "",
+            }
+        ));
+        if let Some(sentence) = too_small(counts) {
+            document.paragraph(sentence);
+        }
+        let same = self.same_in_all_runs();
+        if !same.is_empty() {
+            let all = if self.runs.len() > 1 {
+                "In all runs: "
+            } else {
+                ""
+            };
+            document.paragraph(format!("{all}{}.", same.join(", ")));
+        }
+        let shown: Vec<usize> = (0..self.columns())
+            .filter(|column| self.needs_column(*column))
+            .collect();
+        document.table(self.errors(&rows, &shown));
+        let interval = match seeds {
+            0 | 1 => String::new(),
+            seeds => format!(
+                " Both are means over {seeds} seeds, with 95% intervals for these means, in \
+                 percentage points."
+            ),
+        };
+        document.paragraph(format!(
+            "Median and p95 are errors (RMSRE) of batches.{interval} Limits are in epsilons. Noise \
+             has {}.",
+            noise_scale(source.options().noise)
+        ));
+        if rows.iter().any(Row::attacked) {
+            document.paragraph(format!(
+                "Taken: the mean epsilon that attackers consumed of each global budget that was \
+                 used. Bounds: whether the resilience theorem held on every device and batch. The \
+                 theorem needs quotas. By default, attackers own {}.",
+                source.owned()
+            ));
+            let resilience = self
+                .runs
+                .iter()
+                .filter_map(|run| run.outcome.resilience.as_ref());
+            let mut broken: Vec<Bound> = Vec::new();
+            for bound in resilience.flat_map(Resilience::broken) {
+                if !broken.contains(&bound) {
+                    broken.push(bound);
+                    document.paragraph(format!("BROKEN: {bound}."));
+                }
+            }
+        }
+        document.table(self.parts(&rows, &shown));
+        let limits_of_profiles = self.varies(0)
+            && (0..self.columns()).any(|column| {
+                self.varies(column)
+                    && !shown.contains(&column)
+                    && self.parameters[0][column].name != SEED
+            });
+        if limits_of_profiles {
+            document.paragraph(
+                "Other limits are those of each profile: `bigbird policy --profile NAME` shows them.",
+            );
+        }
+        document.paragraph(
+            "From noise, from blocking: the median error if that were the only one. By …: the share \
+             of reports that are blocked, by the first limit that withheld something.",
+        );
+        for sentence in self.sentences(&rows, &shown, source, workload.buckets) {
+            document.paragraph(sentence);
+        }
+        document.data(self.data());
+        document
+    }
+
+    /// The parameters that do not differ, with their values. They need no column.
+    fn same_in_all_runs(&self) -> Vec<String> {
+        (0..self.columns())
             .filter(|column| !self.varies(*column))
             .filter_map(|column| {
                 let mut runs = self.parameters.iter().map(|run| &run[column]);
                 let Parameter { name, value, .. } = runs.find(|it| it.value.is_some())?;
                 (*name != "threads").then_some(())?;
-                Some(format!("{name} {}", value.as_ref()?))
+                Some(match (*name, value.as_deref()?) {
+                    ("attacker", "none") => "no attack".to_owned(),
+                    (name, value) => format!("{name} {value}"),
+                })
             })
-            .collect();
-        if !same.is_empty() {
-            // Four to a line, so that no line is wider than 100 columns.
-            let lines: Vec<String> = same.chunks(4).map(|line| line.join(", ")).collect();
-            writeln!(text, "In all runs:\n  {}\n", lines.join(",\n  "))?;
+            .collect()
+    }
+
+    /// A table with a row for each run, or for each group of runs with several seeds.
+    fn table_of<'r>(
+        &self,
+        rows: &'r [Row<'r>],
+        shown: &[usize],
+        columns: &[Column],
+        cells: impl Fn(&Row<'r>) -> Vec<Cell>,
+    ) -> Table {
+        let parameters = shown.iter().map(|column| {
+            let Parameter { name, key, .. } = self.parameters[0][*column];
+            Column::new(name, key)
+        });
+        let columns = parameters.chain(columns.iter().cloned()).collect();
+        let mut table = Table::new(columns).keys(shown.len());
+        for row in rows {
+            let parameters = shown.iter().map(|column| row.parameters[*column].cell());
+            table.row(parameters.chain(cells(row)).collect());
         }
-        let shown: Vec<usize> = (0..self.columns())
-            .filter(|column| *column < ALWAYS || self.varies(*column))
-            .collect();
+        table
+    }
+
+    fn errors(&self, rows: &[Row<'_>], shown: &[usize]) -> Table {
+        let attacked = rows.iter().any(Row::attacked);
+        let mut columns = ["median", "p95"].map(Column::named).to_vec();
+        if attacked {
+            columns.extend(["taken", "bounds"].map(Column::named));
+        }
+        self.table_of(rows, shown, &columns, |row| {
+            let mut cells = vec![row.error(50.0), row.error(95.0)];
+            if attacked {
+                let taken = row.mean(|run| {
+                    run.outcome.resilience.as_ref()?;
+                    Some(run.outcome.spent.mean()?.1)
+                });
+                cells.push(Cell::or_missing(taken, |taken| Cell::Rounded(taken, 2)));
+                cells.push(row.bounds());
+            }
+            cells
+        })
+    }
+
+    fn parts(&self, rows: &[Row<'_>], shown: &[usize]) -> Table {
         let causes: Vec<Limit> = Limit::ALL
             .into_iter()
             .filter(|cause| {
-                *cause == Limit::QuerierBudget
-                    || self
-                        .runs
-                        .iter()
-                        .any(|run| run.outcome.blocked()[*cause as usize] > 0)
+                // A share that is shown as 0.0% in every row needs no column.
+                let blocked = |run: &Run| run.outcome.blocked_share(*cause);
+                self.runs
+                    .iter()
+                    .filter_map(blocked)
+                    .any(|share| share >= 0.000_5)
             })
             .collect();
-        let attacked = self.runs.iter().any(|run| run.outcome.resilience.is_some());
-        let mut header: Vec<String> = shown
+        let mut columns = ["from noise", "from blocking", "mostly"]
+            .map(Column::named)
+            .to_vec();
+        let by = causes
             .iter()
-            .map(|column| in_two_lines(self.parameters[0][*column].name))
-            .collect();
-        header.extend(["median", "p95"].map(str::to_owned));
-        header.extend(
-            causes
+            .map(|cause| Column::new(format!("by {cause}"), cause.key()));
+        columns.extend(by);
+        self.table_of(rows, shown, &columns, |row| {
+            let diagnosis = row.diagnosis();
+            let mut cells = vec![
+                share(diagnosis.as_ref().map(|it| it.noise)),
+                share(diagnosis.as_ref().map(|it| it.blocking)),
+                Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
+            ];
+            let blocked = causes
                 .iter()
-                .map(|cause| in_two_lines(&format!("by {cause}"))),
-        );
-        if attacked {
-            header.extend(["taken", "bounds"].map(str::to_owned));
-        }
-        let rows = self
-            .runs
-            .iter()
-            .zip(&self.parameters)
-            .map(|(run, parameters)| {
-                let outcome = &run.outcome;
-                let mut row: Vec<String> = shown
-                    .iter()
-                    .map(|column| parameters[*column].shown())
-                    .collect();
-                row.extend([outcome.error(50.0), outcome.error(95.0)].map(percent));
-                row.extend(
-                    causes
-                        .iter()
-                        .map(|cause| percent(outcome.blocked_share(*cause))),
-                );
-                if attacked {
-                    let took = outcome
-                        .spent
-                        .mean()
-                        .filter(|_| outcome.resilience.is_some());
-                    row.push(took.map_or_else(none, |(_, took)| format!("{took:.2}")));
-                    let resilience = outcome.resilience.as_ref();
-                    row.push(match resilience {
-                        Some(it) if !it.hold() => "BROKEN".to_owned(),
-                        Some(it) if it.bounds.by_quotas.is_some() => "hold".to_owned(),
-                        _ => none(),
-                    });
-                }
-                row
-            });
-        writeln!(text, "{}\n", output::table(header, rows))?;
-        writeln!(
-            text,
-            "Limits are in epsilons. Median and p95 are errors of batches. The columns \"by …\" \
-             are the\nshares of reports that were blocked, by first cause. Noise has {}.",
-            noise_scale(source.options().noise)
-        )?;
-        if attacked {
-            writeln!(
-                text,
-                "Taken: the mean epsilon that attackers consumed of each global budget that was \
-                 used.\n\
-                 Bounds: whether the resilience theorem held on every device and batch. The \
-                 theorem\nneeds quotas.\n\
-                 By default, attackers own {}.",
-                source.owned()
-            )?;
-            let mut broken: Vec<Bound> = Vec::new();
-            let resilience = self
-                .runs
-                .iter()
-                .filter_map(|run| run.outcome.resilience.as_ref());
-            for bound in resilience.flat_map(Resilience::broken) {
-                if !broken.contains(&bound) {
-                    broken.push(bound);
-                    writeln!(text, "BROKEN: {bound}.")?;
-                }
-            }
-        }
-        Ok(text)
+                .map(|cause| share(row.mean(|run| run.outcome.blocked_share(*cause))));
+            cells.extend(blocked);
+            cells
+        })
     }
 
-    /// All parameters and results as CSV. Errors and shares are fractions.
-    pub(crate) fn to_csv(&self) -> String {
-        let mut csv = String::new();
+    /// A sentence for each way in which errors come about: about the first run of which it is true.
+    fn sentences(
+        &self,
+        rows: &[Row<'_>],
+        shown: &[usize],
+        source: &WorkloadSource,
+        buckets: u16,
+    ) -> Vec<String> {
+        let mut told = Vec::new();
+        let mut sentences = Vec::new();
+        for row in rows {
+            let Some(diagnosis) = row.diagnosis() else {
+                continue;
+            };
+            let kind = (diagnosis.dominant, diagnosis.first_cause);
+            if told.contains(&kind) {
+                continue;
+            }
+            told.push(kind);
+            let sentence = match diagnosis.dominant {
+                Some(ErrorSource::Noise) => {
+                    format!(
+                        "{} {}",
+                        advice(&diagnosis, &[], change),
+                        planned(source.options())
+                    )
+                }
+                _ => {
+                    let lookback = source.lookback_epochs();
+                    let remedies = diagnosis.remedies(buckets.into(), lookback);
+                    advice(&diagnosis, &remedies, change)
+                }
+            };
+            let of: Vec<String> = shown
+                .iter()
+                .map(|column| &row.parameters[*column])
+                .filter(|parameter| parameter.value.is_some())
+                .map(|parameter| match (parameter.name, parameter.shown()) {
+                    ("attacker", name) if name == "none" => "no attack".to_owned(),
+                    ("profile" | "attacker", name) => name,
+                    (name, value) => format!("{name} {value}"),
+                })
+                .collect();
+            sentences.push(match rows.len() {
+                0 | 1 => sentence,
+                _ => format!("{}: {sentence}", of.join(", ")),
+            });
+        }
+        sentences
+    }
+
+    /// All parameters and results of all runs. Errors and shares are fractions.
+    pub(crate) fn data(&self) -> Table {
         let names = self.parameters.first().into_iter().flatten();
-        let mut header: Vec<String> = names.map(|it| it.key.to_owned()).collect();
-        header.extend(["median", "p95", "batches"].map(str::to_owned));
-        header.extend(Limit::ALL.map(|cause| format!("blocked:{}", cause.key())));
-        header.extend(
+        let mut columns: Vec<Column> = names.map(|it| Column::named(it.key)).collect();
+        columns.extend(["median", "p95", "batches"].map(Column::named));
+        let blocked = Limit::ALL.map(|cause| format!("blocked:{}", cause.key()));
+        columns.extend(blocked.iter().map(|name| Column::named(name)));
+        columns.extend(
             [
                 "globalBudgetConsumed:honest",
                 "globalBudgetConsumed:attacker",
                 "boundsHeld",
+                "noise",
+                "blocking",
+                "noiseShare",
+                "dominant",
+                "queriers",
+                "queriersWithoutBatch",
+                "median:mean",
+                "median:low",
+                "median:high",
+                "p95:mean",
+                "p95:low",
+                "p95:high",
             ]
-            .map(str::to_owned),
+            .map(Column::named),
         );
-        csv.push_str(&header.join(","));
-        csv.push('\n');
+        let mut table = Table::new(columns);
+        let number = |number: Option<f64>| Cell::or_missing(number, Cell::Number);
+        let rows = self.rows();
         for (run, parameters) in self.runs.iter().zip(&self.parameters) {
             let outcome = &run.outcome;
-            let number = |number: Option<f64>| number.map(|it| it.to_string()).unwrap_or_default();
-            let mut row: Vec<String> = parameters
+            let mut cells: Vec<Cell> = parameters
                 .iter()
-                .map(|it| it.value.clone().unwrap_or_default())
+                .map(|it| Cell::or_missing(it.value.as_ref(), Cell::text))
                 .collect();
-            row.extend([outcome.error(50.0), outcome.error(95.0)].map(number));
-            row.push(outcome.batches.len().to_string());
-            row.extend(Limit::ALL.map(|cause| number(outcome.blocked_share(cause))));
+            cells.extend([outcome.error(50.0), outcome.error(95.0)].map(number));
+            cells.push(Cell::Count(outcome.batches.len() as u64));
+            cells.extend(Limit::ALL.map(|cause| number(outcome.blocked_share(cause))));
             let (honest, attacker) = outcome.spent.mean().unzip();
-            row.extend([honest, attacker].map(number));
+            cells.extend([honest, attacker].map(number));
             let held = outcome.resilience.as_ref().map(Resilience::hold);
-            row.push(held.map(|it| it.to_string()).unwrap_or_default());
-            csv.push_str(&row.join(","));
-            csv.push('\n');
+            cells.push(Cell::or_missing(held, |held| Cell::text(held.to_string())));
+            let diagnosis = Diagnosis::of(&outcome.batches);
+            cells.extend([
+                number(diagnosis.as_ref().map(|it| it.noise)),
+                number(diagnosis.as_ref().map(|it| it.blocking)),
+                number(diagnosis.as_ref().map(|it| it.noise_share)),
+                Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
+                Cell::Count(run.queriers.with_batch as u64),
+                Cell::Count(run.queriers.too_few_conversions as u64),
+            ]);
+            let of_seeds = rows
+                .iter()
+                .find(|row| row.runs.iter().any(|it| std::ptr::eq(*it, run)));
+            for percent in [50.0, 95.0] {
+                let interval = of_seeds.and_then(|row| row.interval(percent));
+                cells.extend([
+                    number(interval.map(|it| it.mean)),
+                    number(interval.map(|it| it.low)),
+                    number(interval.map(|it| it.high)),
+                ]);
+            }
+            table.row(cells);
         }
-        csv
+        table
     }
 
     /// A figure over the parameter with the most values. Each combination of the others is a line.
@@ -376,21 +636,31 @@ impl<'a> Sweep<'a> {
     }
 }
 
-fn none() -> String {
-    "–".to_owned()
+/// The noise that queriers plan for.
+fn planned(options: QuerierOptions) -> String {
+    let target = percent(options.target_error);
+    match options.noise {
+        NoiseModel::Paper => format!(
+            "That is what queriers plan for: they choose epsilon so that noise alone gives an error \
+             of {target}."
+        ),
+        NoiseModel::Consistent => format!(
+            "Queriers choose epsilon so that noise of scale 1/ε would give an error of {target}. \
+             The noise that the accounting assumes is twice as large."
+        ),
+    }
 }
 
-fn percent(share: Option<f64>) -> String {
-    share.map_or_else(none, |share| format!("{:.1}%", 100.0 * share))
-}
-
-/// A heading on two lines, which keeps its column narrow.
-fn in_two_lines(name: &str) -> String {
-    let middle = name.len() / 2;
-    let breaks = name.match_indices([' ', '-']);
-    match breaks.min_by_key(|(at, _)| at.abs_diff(middle)) {
-        Some((at, "-")) => format!("{}-\n{}", &name[..at], &name[at + 1..]),
-        Some((at, _)) => format!("{}\n{}", &name[..at], &name[at + 1..]),
-        None => name.to_owned(),
+/// A change that `simulate` and `tune` can make. Queriers choose their epsilon for a certain error from noise,
+/// so the size of batches decides it.
+pub(crate) fn change(remedy: Remedy) -> Option<String> {
+    match remedy {
+        Remedy::LargerBatch | Remedy::SmallerEpsilon => Some(
+            "larger batches (--batch-days, --min-batch), because they need less epsilon".to_owned(),
+        ),
+        Remedy::LargerLimit(limit) => Some(larger(limit)),
+        Remedy::SmallerLookback => Some("a shorter lookback (--lookback-epochs)".to_owned()),
+        Remedy::FewerBuckets => Some("fewer buckets".to_owned()),
+        Remedy::LargerEpsilon => None,
     }
 }

@@ -1,24 +1,89 @@
 //! `bigbird tune`: limits computed from logs, and the errors to expect under them.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bigbird::{FilterKind, Limit, MicroEpsilon, Policy, Profile};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
 use bigbird_lab::describe::{Description, Estimate};
-use bigbird_lab::evaluation::Experiment;
 use bigbird_lab::evaluation::resilience::Resilience;
-use bigbird_lab::evaluation::{Laboratory, RunResult};
-use bigbird_lab::text::grouped;
+use bigbird_lab::evaluation::results::DiagnosisRecord;
+use bigbird_lab::evaluation::{
+    Diagnosis, Experiment, Laboratory, QuerierCounts, Remedy, RunResult,
+};
 use bigbird_lab::tune;
 use serde_json::{Value, json};
 
+use super::advice::{advice, larger, mostly, too_small};
+use super::estimate;
 use super::source::{WorkloadSource, noise_scale};
+use super::sweep::change;
+use crate::output::{Cell, Column, Document, Format, FormatArgs, Table, grouped};
 use crate::progress::Bar;
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    after_help = EXAMPLES,
+    after_long_help = format!("{EXAMPLES}\n\n{EXPLANATION}")
+)]
+pub(crate) struct TuneArgs {
+    /// Percentiles of devices to serve, from 0 to 100, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "85")]
+    percentile: Vec<f64>,
+    /// Attackers to try, or none [default: all]
+    ///
+    /// `bigbird simulate --help` lists their names.
+    #[arg(long, alias = "attackers", value_name = "NAME", value_delimiter = ',')]
+    attacker: Vec<String>,
+    /// Run attribution to count which sites pay
+    ///
+    /// Devices and epochs in which nothing is paid are left out.
+    ///
+    /// Without this flag, the paper's statistics of devices are used.
+    #[arg(long)]
+    exact: bool,
+    #[command(flatten)]
+    source: WorkloadSource,
+    /// Querier budget, in epsilons
+    #[arg(
+        long = Limit::QuerierBudget.flag(),
+        alias = "querier",
+        value_name = "EPSILON",
+        default_value_t = 1.0,
+        help_heading = "Limits"
+    )]
+    querier_budget: f64,
+    /// r: share that intermediaries spend
+    ///
+    /// What intermediaries spend on one conversion site, as a share of a querier budget.
+    #[arg(
+        long,
+        alias = "intermediaries",
+        value_name = "SHARE",
+        default_value_t = 0.0,
+        help_heading = "Limits"
+    )]
+    intermediary_share: f64,
+    /// Domain cap (κ): sites one user action may involve
+    #[arg(
+        long = Limit::DomainCap.flag(),
+        alias = "cap",
+        value_name = "SITES",
+        default_value_t = 2,
+        help_heading = "Limits"
+    )]
+    domain_cap: u32,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  bigbird tune logs.csv --columns device=user,time=ts --time-unit seconds --time-origin 1700000000
+  bigbird tune logs.csv --percentile 50,85,99
+  bigbird tune --exact --attacker random,omniscient";
+
+const EXPLANATION: &str = "\
 Tuning follows the paper's three steps:
   1. You choose the querier budget.
   2. A percentile of devices gives N conversion sites, M impression sites, and n conversion sites
@@ -28,47 +93,8 @@ Tuning follows the paper's three steps:
 The workload is then replayed under these limits, under smaller impression-site quotas, and under
 twice the global budget. Each is tried without attack and under every attacker. You decide.
 
-  bigbird tune logs.csv --columns device=user,time=ts --time-unit seconds --time-origin 1700000000
-  bigbird tune logs.csv --percentile 50,85,99
-  bigbird tune --exact --attacker random,omniscient")]
-pub(crate) struct TuneArgs {
-    #[command(flatten)]
-    source: WorkloadSource,
-    /// Percentiles of devices to serve, from 0 to 100, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "85")]
-    percentile: Vec<f64>,
-    /// Run attribution to count which sites pay
-    ///
-    /// Devices and epochs in which nothing is paid are left out.
-    ///
-    /// Without this flag, the paper's statistics of devices are used.
-    #[arg(long)]
-    exact: bool,
-    /// Querier budget, in epsilons
-    #[arg(long = Limit::QuerierBudget.flag(), alias = "querier", value_name = "EPSILON", default_value_t = 1.0)]
-    querier_budget: f64,
-    /// r: share that intermediaries spend
-    ///
-    /// What intermediaries spend on one conversion site, as a share of a querier budget.
-    #[arg(
-        long,
-        alias = "intermediaries",
-        value_name = "SHARE",
-        default_value_t = 0.0
-    )]
-    intermediary_share: f64,
-    /// Domain cap (κ): sites one user action may involve
-    #[arg(long = Limit::DomainCap.flag(), alias = "cap", value_name = "SITES", default_value_t = 2)]
-    domain_cap: u32,
-    /// Attackers to try, or none [default: all]
-    ///
-    /// `bigbird simulate --help` lists their names.
-    #[arg(long, alias = "attackers", value_name = "NAME", value_delimiter = ',')]
-    attacker: Vec<String>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
-}
+Exit status: 0 if every bound of the resilience theorem held, 1 if one was broken, 2 for wrong
+arguments and for logs that cannot be read or measured.";
 
 /// Limits to choose from.
 struct Choice {
@@ -86,7 +112,7 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
     for percentile in &args.percentile {
         if !(0.0..=100.0).contains(percentile) {
             let why = format!("--percentile must be in [0, 100], got {percentile}");
-            return Err(CommandError::because(why));
+            return Err(CommandError::misused(why));
         }
     }
     if !(args.querier_budget > 0.0 && args.querier_budget.is_finite()) {
@@ -95,7 +121,7 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
             Limit::QuerierBudget.flag(),
             args.querier_budget
         );
-        return Err(CommandError::because(why));
+        return Err(CommandError::misused(why));
     }
     let workload = args.source.workload(seed)?;
     let laboratory = args.source.laboratory(&workload, threads)?;
@@ -112,16 +138,17 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
     for &percentile in &args.percentile {
         let r = args.intermediary_share;
         let estimate = match &exact {
-            Some(exact) => exact.parameters(percentile, r)?,
-            None => tune::conservative(&description, percentile, r)?,
+            Some(exact) => exact.parameters(percentile, r),
+            None => tune::conservative(&description, percentile, r),
         };
-        let Some(estimate) = estimate else {
-            return Err(CommandError::because(
+        let Some(estimate) = estimate.map_err(CommandError::misused)? else {
+            return Err(CommandError::misused(
                 "no device converts after an impression: there is nothing to tune for",
             ));
         };
         let policy =
-            Policy::for_workload(args.querier_budget, &estimate.parameters, args.domain_cap)?;
+            Policy::for_workload(args.querier_budget, &estimate.parameters, args.domain_cap)
+                .map_err(CommandError::misused)?;
         choices.push(Choice {
             percentile: Some(percentile),
             estimate,
@@ -139,26 +166,34 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
     }
     let mut bar = Bar::new();
     let count = choices.len() * (attackers.len() + 1);
+    let planned: Vec<Experiment> = choices
+        .iter()
+        .flat_map(|choice| args.experiments(&choice.policy, &attackers))
+        .collect();
+    bar.announce(estimate::runs(&workload, &planned), threads);
     let mut done = 0_u32;
     for choice in &mut choices {
-        for attacker in std::iter::once(None).chain(attackers.iter().map(|it| Some(*it))) {
-            let name = attacker.map_or("no", Attacker::name);
-            #[expect(clippy::cast_precision_loss, reason = "a handful of runs")]
+        for experiment in args.experiments(&choice.policy, &attackers) {
+            let name = match experiment.attacker() {
+                "none" => "no",
+                name => name,
+            };
             bar.show(
                 f64::from(done) / count as f64,
                 0.0,
                 &format!("{name} attacker"),
             );
-            let outcome = args.predict(&laboratory, &choice.policy, attacker, seed)?;
-            choice.outcomes.push(outcome);
+            choice.outcomes.push(experiment.run(&laboratory, seed)?);
             done += 1;
         }
     }
     bar.clear();
-    let text = if args.json {
-        output::json(&tuned_json(args, &choices, &attackers))?
-    } else {
-        tell(args, &description, &choices, &attackers)?
+    let text = match args.format.format() {
+        Format::Json => {
+            let counts = QuerierCounts::of(laboratory.queriers());
+            output::json(&tuned_json(args, &choices, &attackers, counts))?
+        }
+        format => tell(args, &description, &laboratory, &choices, &attackers).render(format),
     };
     let outcomes = choices.iter().flat_map(|choice| &choice.outcomes);
     let good = outcomes
@@ -213,7 +248,7 @@ impl TuneArgs {
             .map(|name| {
                 attackers::by_name(name).ok_or_else(|| {
                     let names = attackers::ALL.map(Attacker::name).join(", ");
-                    CommandError::because(format!(
+                    CommandError::misused(format!(
                         "--attacker: unknown attacker `{name}`; use one of: none, {names}"
                     ))
                 })
@@ -221,25 +256,23 @@ impl TuneArgs {
             .collect()
     }
 
-    fn predict(
-        &self,
-        laboratory: &Laboratory<'_>,
-        policy: &Policy,
-        attacker: Option<&'static dyn Attacker>,
-        seed: u64,
-    ) -> Result<Arc<RunResult>, CommandError> {
-        let experiment = Experiment {
-            profile: Profile::BigBird,
-            policy: policy.clone(),
-            attack: attacker.map(|attacker| {
-                let strength = Strength {
-                    conversion_sites: self.source.of_ten_sites(),
-                    ..Strength::of_paper(Some(self.domain_cap))
-                };
-                (attacker, strength)
-            }),
-        };
-        Ok(experiment.run(laboratory, seed)?)
+    /// The runs of a choice: without attack, and under each attacker.
+    fn experiments(&self, policy: &Policy, attackers: &[&'static dyn Attacker]) -> Vec<Experiment> {
+        let attacks = attackers.iter().map(|attacker| {
+            let strength = Strength {
+                conversion_sites: self.source.of_ten_sites(),
+                ..Strength::of_paper(Some(self.domain_cap))
+            };
+            (*attacker, strength)
+        });
+        std::iter::once(None)
+            .chain(attacks.map(Some))
+            .map(|attack| Experiment {
+                profile: Profile::BigBird,
+                policy: policy.clone(),
+                attack,
+            })
+            .collect()
     }
 }
 
@@ -248,7 +281,12 @@ fn epsilons(policy: &Policy, kind: FilterKind) -> f64 {
     capacity.map_or(f64::INFINITY, MicroEpsilon::to_epsilon)
 }
 
-fn tuned_json(args: &TuneArgs, choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Value {
+fn tuned_json(
+    args: &TuneArgs,
+    choices: &[Choice],
+    attackers: &[&'static dyn Attacker],
+    queriers: QuerierCounts,
+) -> Value {
     let choices: Vec<Value> = choices
         .iter()
         .map(|choice| {
@@ -257,10 +295,16 @@ fn tuned_json(args: &TuneArgs, choices: &[Choice], attackers: &[&'static dyn Att
             let predicted: Vec<Value> = names
                 .zip(&choice.outcomes)
                 .map(|(attacker, outcome)| {
+                    let diagnosis = Diagnosis::of(&outcome.batches);
+                    let parts = diagnosis
+                        .as_ref()
+                        .map(|it| json!({ "noise": it.noise, "blocking": it.blocking }));
                     json!({
                         "attacker": attacker,
                         "median": outcome.error(50.0),
                         "p95": outcome.error(95.0),
+                        "errorParts": parts,
+                        "diagnosis": diagnosis.map(DiagnosisRecord::from),
                         "boundsHeld": outcome.resilience.as_ref().map(Resilience::hold),
                     })
                 })
@@ -281,28 +325,32 @@ fn tuned_json(args: &TuneArgs, choices: &[Choice], attackers: &[&'static dyn Att
             })
         })
         .collect();
-    json!({ "exact": args.exact, "choices": choices })
+    json!({ "exact": args.exact, "queriers": queriers, "choices": choices })
 }
 
 fn tell(
     args: &TuneArgs,
     description: &Description,
+    laboratory: &Laboratory<'_>,
     choices: &[Choice],
     attackers: &[&'static dyn Attacker],
-) -> Result<String, CommandError> {
-    let mut text = String::new();
-    writeln!(
-        text,
-        "Workload: {}\n{} devices, {} impressions, {} conversions\n",
+) -> Document {
+    let mut document = Document::new();
+    let counts = QuerierCounts::of(laboratory.queriers());
+    document.paragraph(format!(
+        "Workload: {}\n{} devices, {} impressions, {} conversions, {} queriers with {} batches",
         args.source,
         grouped(description.devices),
         grouped(description.impressions),
-        grouped(description.conversions)
-    )?;
-    writeln!(
-        text,
-        "N, M and n {}, and the limits that serve them\n\
-         (querier budget {}, r = {}, domain cap {}):",
+        grouped(description.conversions),
+        counts.with_batch,
+        laboratory.batches(),
+    ));
+    if let Some(sentence) = too_small(counts) {
+        document.paragraph(sentence);
+    }
+    document.paragraph(format!(
+        "N, M and n {}, and the limits that serve them (querier budget {}, r = {}, domain cap {}):",
         if args.exact {
             "by running attribution"
         } else {
@@ -311,84 +359,232 @@ fn tell(
         args.querier_budget,
         args.intermediary_share,
         args.domain_cap
-    )?;
-    let header = [
-        "percentile",
-        "N",
-        "M",
-        "n",
-        Limit::GlobalBudget.name(),
-        Limit::ImpressionSiteQuota.name(),
-        Limit::ConversionSiteQuota.name(),
-    ];
-    let served = choices.iter().filter_map(|choice| {
-        let percentile = choice.percentile?;
-        let mut row = vec![format!("p{percentile}")];
-        row.extend(choice.estimate.numbers.map(|number| number.to_string()));
-        row.extend(
-            [
-                FilterKind::GlobalBudget,
-                FilterKind::ImpressionSiteQuota,
-                FilterKind::ConversionSiteQuota,
-            ]
-            .map(|kind| epsilons(&choice.policy, kind).to_string()),
-        );
-        Some(row)
-    });
-    let header = header.map(str::to_owned).to_vec();
-    writeln!(text, "{}\n", output::table(header, served))?;
-    writeln!(
-        text,
-        "The expected median error of honest batches, without attack and under each attacker\n\
-         (noise of {}):",
-        noise_scale(args.source.options().noise)
-    )?;
-    let capacities = |choice: &Choice| {
-        let global = epsilons(&choice.policy, FilterKind::GlobalBudget);
-        let quota = epsilons(&choice.policy, FilterKind::ImpressionSiteQuota);
-        let percentile = choice.percentile.map(|it| format!(" (p{it})"));
-        format!("{global}, {quota}{}", percentile.unwrap_or_default())
-    };
-    let mut header = vec![format!(
-        "{}, {}",
-        Limit::GlobalBudget,
-        Limit::ImpressionSiteQuota
-    )];
-    header.extend(choices.iter().map(capacities));
-    let names = std::iter::once("no attack").chain(attackers.iter().map(|it| it.name()));
-    let rows = names.enumerate().map(|(number, name)| {
-        let mut row = vec![name.to_owned()];
-        row.extend(choices.iter().map(|choice| {
-            let median = choice.outcomes[number].error(50.0);
-            median.map_or("–".to_owned(), |it| format!("{:.1}%", 100.0 * it))
-        }));
-        row
-    });
-    writeln!(text, "{}\n", output::table(header, rows))?;
-    writeln!(text, "Attackers own {}.", args.source.owned())?;
+    ));
+    document.table(served(choices));
+    document.paragraph(
+        "The error of the median batch under these limits and others, without attack and under the \
+         attacker that does the most harm. From noise, from blocking: the error without attack if \
+         that were the only one.",
+    );
+    document.table(tried(choices, attackers));
+    document.paragraph(format!(
+        "Noise has {}. Attackers own {}.",
+        noise_scale(args.source.options().noise),
+        args.source.owned()
+    ));
+    document.paragraph("The median error under each attacker:");
+    document.table(under_each(choices, attackers));
     if attackers.iter().any(|it| it.name() == CEILING) {
-        writeln!(
-            text,
+        document.paragraph(format!(
             "No attacker takes more from global budgets than `{CEILING}`, so its row is the ceiling."
-        )?;
+        ));
     }
-    let broken = |choice: &&Choice| {
-        let mut outcomes = choice
-            .outcomes
-            .iter()
-            .filter_map(|it| it.resilience.as_ref());
-        outcomes.any(|resilience| !resilience.hold())
-    };
-    for choice in choices.iter().filter(broken) {
-        writeln!(
-            text,
+    for choice in choices.iter().filter(|choice| choice.is_broken()) {
+        document.paragraph(format!(
             "An attacker broke a bound of the resilience theorem under {} (global budget, \
              impression-site quota).",
-            capacities(choice)
-        )?;
+            choice.name()
+        ));
     }
-    verdict(choices, attackers, &mut text)?;
-    Ok(text)
+    if let Some(sentence) = explained(args, laboratory, choices) {
+        document.paragraph(sentence);
+    }
+    if let Some(verdict) = verdict(choices, attackers) {
+        document.paragraph(verdict);
+    }
+    document.data(data(args, choices, attackers));
+    document
+}
+
+impl Choice {
+    /// The two limits that choices differ in, as a heading.
+    fn name(&self) -> String {
+        let global = epsilons(&self.policy, FilterKind::GlobalBudget);
+        let quota = epsilons(&self.policy, FilterKind::ImpressionSiteQuota);
+        format!("{global}, {quota}")
+    }
+
+    fn is_broken(&self) -> bool {
+        let mut outcomes = self.outcomes.iter().filter_map(|it| it.resilience.as_ref());
+        outcomes.any(|resilience| !resilience.hold())
+    }
+
+    /// The percentile that the limits serve, as a cell.
+    fn serves(&self) -> Cell {
+        Cell::or_missing(self.percentile, |it| Cell::text(format!("p{it}")))
+    }
+
+    fn limit(&self, kind: FilterKind) -> Cell {
+        Cell::Number(epsilons(&self.policy, kind))
+    }
+}
+
+fn of_limit(limit: Limit) -> Column {
+    Column::new(limit.name(), limit.key())
+}
+
+/// What devices at each percentile need.
+fn served(choices: &[Choice]) -> Table {
+    let columns = [
+        Column::named("percentile"),
+        Column::new("N", "conversionSites"),
+        Column::new("M", "impressionSites"),
+        Column::new("n", "fanOut"),
+        of_limit(Limit::GlobalBudget),
+        of_limit(Limit::ImpressionSiteQuota),
+        of_limit(Limit::ConversionSiteQuota),
+    ];
+    let mut table = Table::new(columns.to_vec());
+    for choice in choices.iter().filter(|choice| choice.percentile.is_some()) {
+        let numbers = choice.estimate.numbers.map(|it| Cell::Count(it.into()));
+        let limits = [
+            FilterKind::GlobalBudget,
+            FilterKind::ImpressionSiteQuota,
+            FilterKind::ConversionSiteQuota,
+        ];
+        let mut row = vec![choice.serves()];
+        row.extend(numbers);
+        row.extend(limits.map(|kind| choice.limit(kind)));
+        table.row(row);
+    }
+    table
+}
+
+/// Each choice: its error, and what it consists of.
+fn tried(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
+    let columns = [
+        of_limit(Limit::GlobalBudget),
+        of_limit(Limit::ImpressionSiteQuota),
+        Column::named("serves"),
+        Column::new("no attack", "median"),
+        Column::new("from noise", "noise"),
+        Column::new("from blocking", "blocking"),
+        Column::named("mostly"),
+        Column::new("worst attack", "worst"),
+        Column::named("attacker"),
+    ];
+    let mut table = Table::new(columns.to_vec()).keys(2);
+    for choice in choices {
+        let median = |run: usize| choice.outcomes.get(run)?.error(50.0);
+        let diagnosis = choice.diagnosis();
+        let part = |part: fn(&Diagnosis) -> f64| {
+            Cell::or_missing(diagnosis.as_ref().map(part), Cell::Share)
+        };
+        let worst = (1..)
+            .zip(attackers)
+            .filter_map(|(run, attacker)| Some((median(run)?, attacker.name())))
+            .max_by(|one, other| one.0.total_cmp(&other.0));
+        table.row(vec![
+            choice.limit(FilterKind::GlobalBudget),
+            choice.limit(FilterKind::ImpressionSiteQuota),
+            choice.serves(),
+            Cell::or_missing(median(0), Cell::Share),
+            part(|it| it.noise),
+            part(|it| it.blocking),
+            Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
+            Cell::or_missing(worst, |(median, _)| Cell::Share(median)),
+            Cell::or_missing(worst, |(_, name)| Cell::text(name)),
+        ]);
+    }
+    table
+}
+
+/// The median error of each choice under each attacker.
+fn under_each(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
+    let mut columns = vec![Column::new(
+        format!("{}, {}", Limit::GlobalBudget, Limit::ImpressionSiteQuota),
+        "attacker",
+    )];
+    columns.extend(choices.iter().map(|choice| Column::named(&choice.name())));
+    let mut table = Table::new(columns);
+    let names = std::iter::once("no attack").chain(attackers.iter().map(|it| it.name()));
+    for (number, name) in names.enumerate() {
+        let medians = choices
+            .iter()
+            .map(|choice| Cell::or_missing(choice.outcomes[number].error(50.0), Cell::Share));
+        table.row(std::iter::once(Cell::text(name)).chain(medians).collect());
+    }
+    table
+}
+
+/// One row for each choice and attacker, with every number.
+fn data(args: &TuneArgs, choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
+    let mut columns = vec![
+        Column::named("percentile"),
+        Column::named("conversionSites"),
+        Column::named("impressionSites"),
+        Column::named("fanOut"),
+    ];
+    columns.extend(Limit::ALL.map(of_limit));
+    columns.extend(
+        [
+            "attacker",
+            "median",
+            "p95",
+            "noise",
+            "blocking",
+            "dominant",
+            "boundsHeld",
+        ]
+        .map(Column::named),
+    );
+    let mut table = Table::new(columns);
+    for choice in choices {
+        let names = std::iter::once("none").chain(attackers.iter().map(|it| it.name()));
+        for (attacker, outcome) in names.zip(&choice.outcomes) {
+            let number = |number: Option<f64>| Cell::or_missing(number, Cell::Number);
+            let diagnosis = Diagnosis::of(&outcome.batches);
+            let mut row = vec![number(choice.percentile)];
+            row.extend(choice.estimate.numbers.map(|it| Cell::Count(it.into())));
+            row.extend(Limit::ALL.map(|limit| match limit {
+                Limit::QuerierBudget => choice.limit(FilterKind::QuerierBudget),
+                Limit::GlobalBudget => choice.limit(FilterKind::GlobalBudget),
+                Limit::ImpressionSiteQuota => choice.limit(FilterKind::ImpressionSiteQuota),
+                Limit::ConversionSiteQuota => choice.limit(FilterKind::ConversionSiteQuota),
+                _ => Cell::Count(args.domain_cap.into()),
+            }));
+            let held = outcome.resilience.as_ref().map(Resilience::hold);
+            row.extend([
+                Cell::text(attacker),
+                number(outcome.error(50.0)),
+                number(outcome.error(95.0)),
+                number(diagnosis.as_ref().map(|it| it.noise)),
+                number(diagnosis.as_ref().map(|it| it.blocking)),
+                Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
+                Cell::or_missing(held, |held| Cell::text(held.to_string())),
+            ]);
+            table.row(row);
+        }
+    }
+    table
+}
+
+impl Choice {
+    /// The explanation of the error without attack.
+    fn diagnosis(&self) -> Option<Diagnosis> {
+        Diagnosis::of(&self.outcomes.first()?.batches)
+    }
+}
+
+/// A sentence about the error under the first choice, without attack.
+fn explained(args: &TuneArgs, laboratory: &Laboratory<'_>, choices: &[Choice]) -> Option<String> {
+    let choice = choices.first()?;
+    let diagnosis = choice.diagnosis()?;
+    let buckets = laboratory.workload().buckets.into();
+    let remedies = diagnosis.remedies(buckets, args.source.lookback_epochs());
+    let sentence = advice(&diagnosis, &remedies, |remedy| match remedy {
+        Remedy::LargerLimit(Limit::QuerierBudget) => Some(larger(Limit::QuerierBudget)),
+        Remedy::LargerLimit(Limit::DomainCap) => Some(larger(Limit::DomainCap)),
+        Remedy::LargerLimit(limit) => Some(format!(
+            "a larger {limit}, which follows from a larger --percentile"
+        )),
+        Remedy::LargerEpsilon => None,
+        remedy => change(remedy),
+    });
+    Some(format!(
+        "Without attack, under {}: {sentence}",
+        choice.name()
+    ))
 }
 
 /// The attacker that takes the most from global budgets. No real one knows what it knows.
@@ -400,11 +596,7 @@ const REAL: [&str; 4] = ["random", "naive", "intermediaries", "slow"];
 
 /// Names the most private choice that costs honest sites nothing and limits the harm that real
 /// attackers do.
-fn verdict(
-    choices: &[Choice],
-    attackers: &[&'static dyn Attacker],
-    text: &mut String,
-) -> std::fmt::Result {
+fn verdict(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Option<String> {
     const COST: f64 = 1.02;
     const HARM: f64 = 1.3;
     let tried: Vec<&str> = attackers
@@ -418,7 +610,7 @@ fn verdict(
         .map(|choice| median(choice, 0))
         .fold(f64::INFINITY, f64::min);
     if tried.is_empty() || !best.is_finite() {
-        return Ok(());
+        return None;
     }
     let worst = |choice: &Choice| {
         let runs = (1..).zip(attackers);
@@ -436,21 +628,19 @@ fn verdict(
                 .then(worst(one).total_cmp(&worst(other)))
         });
     let names = tried.join(", ");
-    match good {
-        Some(choice) => writeln!(
-            text,
-            "\nOf these choices, a global budget of {} with an impression-site quota of {} is the\n\
-             most private one that costs honest sites nothing without attack and, under attack\n\
+    Some(match good {
+        Some(choice) => format!(
+            "Of these choices, a global budget of {} with an impression-site quota of {} is the \
+             most private one that costs honest sites nothing without attack and, under attack \
              ({names}), keeps their error within {HARM} times the error without attack.",
             epsilons(&choice.policy, FilterKind::GlobalBudget),
             epsilons(&choice.policy, FilterKind::ImpressionSiteQuota),
         ),
-        None => writeln!(
-            text,
-            "\nNo choice both costs honest sites nothing without attack and, under attack\n\
-             ({names}), keeps their error within {HARM} times the error without attack.\n\
-             A larger global budget is less private. A domain cap of 1 involves fewer sites.\n\
-             Try both with `bigbird simulate`.",
+        None => format!(
+            "No choice both costs honest sites nothing without attack and, under attack ({names}), \
+             keeps their error within {HARM} times the error without attack. A larger global budget \
+             is less private. A domain cap of 1 involves fewer sites. Try both with `bigbird \
+             simulate`.",
         ),
-    }
+    })
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird_lab::describe::Description;
-use bigbird_lab::diagnosis::Diagnosis;
+use bigbird_lab::diagnosis::WorkloadDiagnosis;
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::evaluation::survey::Survey;
 use bigbird_lab::paper::numbers::paper_numbers;
@@ -91,7 +91,7 @@ fn describe(args: &DescribeArgs) -> CommandResult {
         ..QuerierOptions::default()
     };
     let queriers = Survey::of(&workload)?.queriers(&of_paper).len();
-    let diagnosis = Diagnosis::new(
+    let diagnosis = WorkloadDiagnosis::new(
         &workload,
         understanding.as_ref(),
         &args.source.options(),
@@ -112,7 +112,7 @@ fn describe(args: &DescribeArgs) -> CommandResult {
             understanding.as_ref(),
         )?;
         tell_diagnosis(&diagnosis, &mut text)?;
-        text
+        output::fitted(&text)
     };
     Ok((text, true))
 }
@@ -306,7 +306,7 @@ fn tell(
 }
 
 /// Tells what is missing or odd, and what can be measured.
-fn tell_diagnosis(diagnosis: &Diagnosis, text: &mut String) -> std::fmt::Result {
+fn tell_diagnosis(diagnosis: &WorkloadDiagnosis, text: &mut String) -> std::fmt::Result {
     let mut sections = vec![("What can be measured:", diagnosis.measurable.sentences())];
     if !diagnosis.findings.is_empty() {
         let findings = diagnosis.findings.iter().map(|finding| finding.text());

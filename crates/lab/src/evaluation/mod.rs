@@ -14,7 +14,9 @@
 //! divided. A [`Laboratory`](laboratory::Laboratory) does all three steps with several threads.
 
 pub mod audience;
+pub mod batch_table;
 pub mod batching;
+pub mod diagnosis;
 pub mod experiment;
 pub mod explanation;
 pub mod interval;
@@ -24,8 +26,10 @@ pub mod querier;
 pub mod replay;
 pub mod resilience;
 pub mod results;
+pub mod seeds;
 pub mod survey;
 
+pub use diagnosis::{Diagnosis, ErrorSource, QuerierCounts, Remedy};
 pub use experiment::Experiment;
 pub use interval::Interval;
 pub use laboratory::{LabError, Laboratory, RunResult};

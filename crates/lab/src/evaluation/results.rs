@@ -5,6 +5,7 @@ use serde::de::Error as _;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::diagnosis::{Diagnosis, ErrorSource, QuerierCounts};
 use super::experiment::Experiment;
 use super::laboratory::RunResult;
 use super::metrics::{Batch, ErrorParts, percentile};
@@ -31,6 +32,12 @@ pub struct RunRecord {
     pub sybils: Option<u32>,
     /// The rank of the first site that the attacker owns.
     pub first_rank: Option<u32>,
+    /// The number of impression sites that the attacker owns.
+    #[serde(default)]
+    pub owned_impression_sites: Option<u32>,
+    /// The number of conversion sites that the attacker owns.
+    #[serde(default)]
+    pub owned_conversion_sites: Option<u32>,
     /// The seed of the attacker's random choices, and of the synthetic population if there is one.
     pub seed: u64,
     /// The median of the errors of batches.
@@ -39,6 +46,12 @@ pub struct RunRecord {
     pub p95: Option<f64>,
     /// The medians of the two parts of the error.
     pub error_parts: Option<PartsRecord>,
+    /// The shares of the two parts in the squared error, and what they come from.
+    #[serde(default)]
+    pub diagnosis: Option<DiagnosisRecord>,
+    /// The queriers, and those with too few conversions for a batch. None if they were not counted.
+    #[serde(default)]
+    pub queriers: Option<QuerierCounts>,
     /// The number of blocked reports, by first cause.
     pub blocked: ByLimit<u64>,
     /// The share of blocked reports, by first cause: the mean over batches.
@@ -74,6 +87,49 @@ pub struct PartsRecord {
     pub noise: f64,
     /// From blocking alone.
     pub blocking: f64,
+}
+
+/// The explanation of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiagnosisRecord {
+    /// The share of the squared error that comes from noise: the mean over batches.
+    pub noise_share: f64,
+    /// The share that comes from blocking.
+    pub blocking_share: f64,
+    /// The part that dominates, if one does.
+    pub dominant: Option<ErrorSource>,
+    /// The key of the limit that was the first to block most of the blocked reports.
+    #[serde(with = "limit_key")]
+    pub first_cause: Option<Limit>,
+}
+
+/// A limit as its [key](Limit::key), or null.
+mod limit_key {
+    use serde::de::Error as _;
+
+    use super::{Deserialize as _, Deserializer, Limit, Serialize as _, Serializer};
+
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde passes a reference"
+    )]
+    pub(super) fn serialize<S: Serializer>(
+        limit: &Option<Limit>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        limit.map(Limit::key).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Limit>, D::Error> {
+        let key = Option::<String>::deserialize(from)?;
+        key.map(|key| {
+            Limit::from_key(&key).ok_or_else(|| D::Error::custom(format!("unknown limit `{key}`")))
+        })
+        .transpose()
+    }
 }
 
 /// The mean amounts that were consumed from the global budgets from which anything was consumed.
@@ -237,10 +293,14 @@ impl RunRecord {
             site_charging: experiment.policy.site_charging().name().to_owned(),
             sybils: strength.map(|strength| strength.sybils),
             first_rank: strength.map(|strength| strength.first_rank),
+            owned_impression_sites: strength.map(|strength| strength.impression_sites),
+            owned_conversion_sites: strength.map(|strength| strength.conversion_sites),
             seed,
             median: result.error(50.0),
             p95: result.error(95.0),
             error_parts: result.error_parts().map(PartsRecord::from),
+            diagnosis: Diagnosis::of(&result.batches).map(DiagnosisRecord::from),
+            queriers: None,
             blocked: ByLimit(result.blocked()),
             blocked_share: ByLimit(Limit::ALL.map(|cause| result.blocked_share(cause))),
             global_budget_consumed: result
@@ -287,6 +347,17 @@ impl From<ErrorParts> for PartsRecord {
         Self {
             noise: parts.noise,
             blocking: parts.bias,
+        }
+    }
+}
+
+impl From<Diagnosis> for DiagnosisRecord {
+    fn from(diagnosis: Diagnosis) -> Self {
+        Self {
+            noise_share: diagnosis.noise_share,
+            blocking_share: 1.0 - diagnosis.noise_share,
+            dominant: diagnosis.dominant,
+            first_cause: diagnosis.first_cause,
         }
     }
 }
