@@ -208,10 +208,10 @@ impl Index {
     /// Of the lists by site, by caller, by match value and by reach, this visits all slots of the
     /// shortest, if the query may examine that many. A list by reach that does not exist yet counts
     /// as the whole epoch. Choosing never costs more than walking: a query that names more sites
-    /// than there are slots to walk does not look them up. Otherwise it visits only slots that the query
-    /// may measure, in the order of attribution, until `visit` returns true or the limit is
-    /// reached. `visit` is told whether they come in that order. With several callers, a slot may be
-    /// visited more than once.
+    /// than there are slots to walk does not look them up. Otherwise it visits only slots that the
+    /// query may measure, in the order of attribution, until `visit` returns true or the limit is
+    /// reached. `visit` is told whether they come in that order. With several callers, a slot may
+    /// be visited more than once.
     pub(super) fn visit(
         &self,
         slots: &[Slot],

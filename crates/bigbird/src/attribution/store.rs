@@ -331,8 +331,7 @@ impl EpochStore {
                 belongs = slot.is_live() && named(sites, query.request.conversion_site);
                 callers = list;
             }
-            // Most impressions of an epoch that is walked are of other sites.
-            if !belongs || !named(&query.impression_sites, slot.site) {
+            if !belongs {
                 return None;
             }
             let impression = slot.open_to(&[], callers);
@@ -346,7 +345,10 @@ impl EpochStore {
         };
         let Some(index) = &self.index else {
             for (order, slot) in (0..).zip(&self.slots) {
-                found.extend(consider(order, slot));
+                // Most impressions are of other sites than a query names.
+                if named(&query.impression_sites, slot.site) {
+                    found.extend(consider(order, slot));
+                }
             }
             return;
         };
