@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use bigbird::Profile;
-use bigbird_lab::attack::attackers::{Omniscient, Random};
+use bigbird_lab::attack::attackers::{FreeDenial, Omniscient, Random, Strongest};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
 use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 use bigbird_lab::workload::Workload;
@@ -44,7 +44,8 @@ fn allocations(workload: &Workload, attacker: Option<&dyn Attacker>) -> (u64, u6
 fn no_event_allocates_once_buffers_are_large_enough() {
     let (small, large) = (workload(0.01), workload(0.04));
     let random = Random::default();
-    for attacker in [None, Some(&random as &dyn Attacker), Some(&Omniscient)] {
+    let attackers: [&dyn Attacker; 4] = [&random, &Omniscient, &Strongest, &FreeDenial];
+    for attacker in std::iter::once(None).chain(attackers.map(Some)) {
         let (few, few_events) = allocations(&small, attacker);
         let (many, many_events) = allocations(&large, attacker);
         // A larger population has more queriers, and each needs a query. Sometimes a device is

@@ -5,16 +5,16 @@
 use bigbird::{DepletedSites, Epsilon, FilterKind, Policy, Profile, SiteCharging, SiteId};
 use bigbird_lab::attack::attackers::{self, Omniscient, Strongest};
 use bigbird_lab::attack::{
-    Attack, AttackImpression, AttackRequest, AttackStage, Attacker, HeardVisits, Quotas, Strategy,
-    Strength,
+    Attack, AttackStage, Attacker, HeardVisits, Quotas, Strategy, Strength, SybilImpression,
+    SybilRequest,
 };
 use bigbird_lab::evaluation::{Laboratory, QuerierOptions};
 use bigbird_lab::workload::{DAY, EventKind, Workload, WorkloadEvent};
 
-/// Numbers that look random (splitmix64).
-struct Numbers(u64);
+/// RandomCases that look random (splitmix64).
+struct RandomCases(u64);
 
-impl Numbers {
+impl RandomCases {
     fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,7 +30,7 @@ impl Numbers {
 }
 
 /// One device, so that taking more on another cannot make up for taking less here.
-fn device(numbers: &mut Numbers, epochs: u32) -> Workload {
+fn device(numbers: &mut RandomCases, epochs: u32) -> Workload {
     let (shops, papers) = (numbers.below(3) + 1, numbers.below(3) + 1);
     let names = |prefix: &str, count: u32| (0..count).map(|it| format!("{prefix}{it}")).collect();
     let mut workload = Workload::default();
@@ -62,7 +62,7 @@ fn device(numbers: &mut Numbers, epochs: u32) -> Workload {
     workload
 }
 
-fn policy(numbers: &mut Numbers) -> Option<Policy> {
+fn policy(numbers: &mut RandomCases) -> Option<Policy> {
     let profiles = [Profile::BigBird, Profile::BigBird, Profile::W3cDraft];
     let mut policy = numbers.one_of(&profiles).policy().to_builder();
     for kind in [
@@ -137,11 +137,11 @@ impl Attacker for Chaotic {
                 let page = stage.site_of(page);
                 if stage.random_below(3) == 0 {
                     let embedded = stage.random_below(2) == 0;
-                    let impression = AttackImpression {
+                    let impression = SybilImpression {
                         sybil: embedded.then_some(sybil),
                         bucket: stage.random_below(8) / 7,
                         match_value: stage.random_below(2),
-                        ..AttackImpression::on(page)
+                        ..SybilImpression::on(page)
                     };
                     stage.save_impression(&impression);
                     continue;
@@ -155,7 +155,7 @@ impl Attacker for Chaotic {
                 let value = stage.random_below(max_value) + 1;
                 let window = u32::from(stage.lookback_epochs()) + 1;
                 let lookback = stage.random_below(window);
-                stage.request_report(&AttackRequest {
+                stage.request_report(&SybilRequest {
                     conversion_site: page,
                     impression_sites: &list,
                     epsilon: Epsilon::new(epsilon).unwrap(),
@@ -178,7 +178,7 @@ fn beaten(champion: &dyn Attacker, cases: u64) -> (Vec<String>, u32) {
         .collect();
     let (mut found, mut compared) = (Vec::new(), 0);
     for case in 0..cases {
-        let mut numbers = Numbers(case);
+        let mut numbers = RandomCases(case);
         let epochs = numbers.below(5) + 1;
         let workload = device(&mut numbers, epochs);
         let Some(policy) = policy(&mut numbers) else {

@@ -35,6 +35,12 @@ impl Audiences {
     /// The number of an audience. A new audience is added. The order and repetition of its members
     /// do not matter.
     pub(super) fn intern(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
+        // Consecutive impressions often have the same audience.
+        if let Some(newest) = self.newest()
+            && self.members(newest) == (sites, callers)
+        {
+            return newest;
+        }
         let increasing = |list: &[SiteId]| list.len() < 2 || list.is_sorted_by(|a, b| a < b);
         if increasing(sites) && increasing(callers) {
             return self.intern_sets(sites, callers);
@@ -48,6 +54,12 @@ impl Audiences {
         self.intern_sets(&set(sites), &set(callers))
     }
 
+    /// The audience that was added last.
+    fn newest(&self) -> Option<u32> {
+        let newest = self.spans.len().checked_sub(1)?;
+        u32::try_from(newest).ok()
+    }
+
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the limit on impressions keeps the lists far below four billion sites"
@@ -55,14 +67,8 @@ impl Audiences {
     fn intern_sets(&mut self, sites: &[SiteId], callers: &[SiteId]) -> u32 {
         let known = self.spans.len();
         let same = |id: u32| self.members(id) == (sites, callers);
-        // Consecutive impressions often have the same audience.
-        let newest = known.wrapping_sub(1) as u32;
-        let found = if known == 0 {
-            None
-        } else if same(newest) {
-            Some(newest)
-        } else if known <= COMPARED {
-            (0..newest).find(|&id| same(id))
+        let found = if known <= COMPARED {
+            (0..known as u32).find(|&id| same(id))
         } else {
             let hash = hash_of((sites, callers));
             self.table.find(hash, |&id| same(id)).copied()

@@ -29,7 +29,7 @@ use crate::SiteId;
 type Map<K, V> = HashMap<K, V, FxBuildHasher>;
 
 /// An epoch with more impressions than this lists them by who may measure them.
-const RANKED: usize = 256;
+const RANKED: usize = 512;
 
 /// The number of buffers that are kept when rankings are removed one by one.
 const SPARE: usize = 64;
@@ -208,15 +208,16 @@ impl Index {
     /// Of the lists by site, by caller, by match value and by reach, this visits all slots of the
     /// shortest, if the query may examine that many. A list by reach that does not exist yet counts
     /// as the whole epoch. Choosing never costs more than walking: a query that names more sites
-    /// than there are slots to walk does not look them up. Otherwise it visits only slots that the query
-    /// may measure, in the order of attribution, until `visit` returns true or the limit is
-    /// reached. With several callers, a slot may be visited more than once.
+    /// than there are slots to walk does not look them up. Otherwise it visits only slots that the
+    /// query may measure, in the order of attribution, until `visit` returns true or the limit is
+    /// reached. `visit` is told whether they come in that order. With several callers, a slot may
+    /// be visited more than once.
     pub(super) fn visit(
         &self,
         slots: &[Slot],
         audiences: &Audiences,
         query: &AttributionQuery,
-        mut visit: impl FnMut(u32) -> bool,
+        mut visit: impl FnMut(u32, bool) -> bool,
     ) {
         let ReadLimits { examined, .. } = query.read_limits();
         let rankings = self.ranked.then(|| Rankings::of(self, query));
@@ -255,7 +256,7 @@ impl Index {
         let Some(best) = best else {
             let Some(rankings) = rankings else {
                 for (at, _) in (0..).zip(slots) {
-                    visit(at);
+                    visit(at, false);
                 }
                 return;
             };
@@ -263,7 +264,7 @@ impl Index {
                 (0..ranking.len())
                     .filter_map(|at| ranking.get(at))
                     .for_each(|at| {
-                        visit(at);
+                        visit(at, false);
                     });
             }
             return;
@@ -271,7 +272,7 @@ impl Index {
         let mut walk = |chain: &Chain| {
             let mut at = chain.first;
             while let Some(slot) = slots.get(at as usize) {
-                visit(at);
+                visit(at, false);
                 at = slot.after[best];
             }
         };
@@ -294,7 +295,7 @@ fn first_ranked<'r>(
     slots: &[Slot],
     rankings: impl Iterator<Item = &'r Ranking>,
     count: u32,
-    mut visit: impl FnMut(u32) -> bool,
+    mut visit: impl FnMut(u32, bool) -> bool,
 ) {
     let head = |ranking: &'r Ranking, left: usize| {
         let at = ranking.get(left.checked_sub(1)?)?;
@@ -309,7 +310,7 @@ fn first_ranked<'r>(
         let Some(((_, _, at), number, left)) = heads.pop() else {
             return;
         };
-        if visit(at) {
+        if visit(at, true) {
             return;
         }
         if let Some((rank, left)) = head(rankings[number], left - 1) {
@@ -324,7 +325,7 @@ fn first_unranked(
     audiences: &Audiences,
     query: &AttributionQuery,
     count: u32,
-    mut visit: impl FnMut(u32) -> bool,
+    mut visit: impl FnMut(u32, bool) -> bool,
 ) {
     let mut reached: Vec<Rank> = Vec::new();
     for (at, slot) in (0..).zip(slots).filter(|(_, slot)| slot.is_live()) {
@@ -345,7 +346,7 @@ fn first_unranked(
     }
     reached.sort_unstable_by(|one, other| other.cmp(one));
     for (_, _, at) in reached.into_iter().take(count as usize) {
-        if visit(at) {
+        if visit(at, true) {
             return;
         }
     }

@@ -70,6 +70,15 @@ impl Slot {
     #[inline]
     pub(super) fn impression<'a>(&self, audiences: &'a Audiences) -> Impression<'a> {
         let (conversion_sites, conversion_callers) = audiences.members(self.audience);
+        self.open_to(conversion_sites, conversion_callers)
+    }
+
+    /// The impression, with these lists as its audience.
+    pub(super) fn open_to<'a>(
+        &self,
+        conversion_sites: &'a [SiteId],
+        conversion_callers: &'a [SiteId],
+    ) -> Impression<'a> {
         Impression {
             site: self.site,
             intermediary: (self.caller != self.site).then_some(self.caller),

@@ -322,24 +322,19 @@ impl EpochStore {
     ) {
         let begin = found.len();
         // Consecutive impressions often have the same audience, so remember whether it includes the
-        // conversion site.
-        let (mut asked, mut belongs) = (NONE, false);
+        // conversion site, and its callers.
+        let (mut asked, mut belongs, mut callers) = (NONE, false, [].as_slice());
         let mut consider = |order: u32, slot: &Slot| -> Option<Relevant<MatchedImpression>> {
             if slot.audience != asked {
                 asked = slot.audience;
-                belongs = slot.is_live()
-                    && named(
-                        self.audiences.members(asked).0,
-                        query.request.conversion_site,
-                    );
+                let (sites, list) = self.audiences.members(asked);
+                belongs = slot.is_live() && named(sites, query.request.conversion_site);
+                callers = list;
             }
             if !belongs {
                 return None;
             }
-            let impression = Impression {
-                conversion_sites: &[],
-                ..slot.impression(&self.audiences)
-            };
+            let impression = slot.open_to(&[], callers);
             Some(Relevant {
                 epoch,
                 order,
@@ -350,6 +345,10 @@ impl EpochStore {
         };
         let Some(index) = &self.index else {
             for (order, slot) in self.slots.iter().enumerate() {
+                // Most impressions are of other sites than a query names.
+                if !named(&query.impression_sites, slot.site) {
+                    continue;
+                }
                 #[expect(clippy::cast_possible_truncation, reason = "there are few")]
                 if let Some(event) = consider(order as u32, slot) {
                     found.push(event);
@@ -358,10 +357,12 @@ impl EpochStore {
             return;
         };
         let mut stop_rule = query.stop_rule();
-        index.visit(&self.slots, &self.audiences, query, |at| {
-            let event = consider(at, &self.slots[at as usize]);
-            found.extend(event);
-            event.is_some_and(|event| stop_rule.stops_at(&event))
+        index.visit(&self.slots, &self.audiences, query, |at, in_order| {
+            let Some(event) = consider(at, &self.slots[at as usize]) else {
+                return false;
+            };
+            found.push(event);
+            in_order && stop_rule.stops_at(&event)
         });
         if query.callers.len() > 1 {
             // An impression that several callers may measure was found several times.

@@ -160,28 +160,31 @@ fn the_device_agrees_with_the_literal_algorithm() {
     holds_and_notices(&flaws, |case, manager| agree(case, &mut *manager(case)));
 }
 
-/// The same with hundreds of impressions per epoch, so that the indexes are used.
+/// The same with hundreds of impressions per epoch, so that the indexes are used, and with so many
+/// that impressions are also listed by who may measure them.
 #[test]
 fn the_indexes_find_what_a_scan_finds() {
-    let config = Config {
-        cases: 200,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let limit = prop_oneof![20..80_usize, Just(100_000)];
-    let cases = (policy(), limit, history(1500));
-    TestRunner::new(config)
-        .run(&cases, |(policy, limit, history)| {
-            let policy = policy.to_builder().no_domain_cap().build().unwrap();
-            let case = PropertyCase {
-                policy,
-                limit,
-                history,
-            };
-            let mut real = device(case.policy.clone(), limit);
-            agree(&case, &mut real)
-        })
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    for (cases, longest) in [(200, 1500), (24, 8000)] {
+        let config = Config {
+            cases,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let limit = prop_oneof![20..80_usize, Just(100_000)];
+        let cases = (policy(), limit, history(longest));
+        TestRunner::new(config)
+            .run(&cases, |(policy, limit, history)| {
+                let policy = policy.to_builder().no_domain_cap().build().unwrap();
+                let case = PropertyCase {
+                    policy,
+                    limit,
+                    history,
+                };
+                let mut real = device(case.policy.clone(), limit);
+                agree(&case, &mut real)
+            })
+            .unwrap_or_else(|failure| panic!("{failure}"));
+    }
 }
 
 fn agree(case: &PropertyCase, manager: &mut dyn TestedManager) -> Verdict {

@@ -3,8 +3,9 @@
 //! An attacker has a pool of Sybil domains. It hears of some visits: those to sites it owns, or to
 //! pages that embed it. Each such visit is a user action, in which the attacker may lead the user
 //! through its Sybils. Each Sybil saves impressions and requests reports, which spends the budget
-//! of the device on nothing. An [`AttackStage`] is everything that an attacker can do and know. The
-//! attackers of the paper, and some more, are in [`attackers`]. They use nothing that is not public.
+//! of the device on nothing. An [`AttackStage`] is everything that an attacker can do and know.
+//! The attackers of the paper, and some more, are in [`attackers`]. They use nothing that is not
+//! public.
 //!
 //! To add an attacker, implement [`Attacker`]. Its [`Strategy`] acts in each user action, and can
 //! remember what it did on a device. This one leads the user to one Sybil at random, and requests a
@@ -66,7 +67,7 @@ pub mod bounds;
 mod stage;
 pub(crate) mod tally;
 
-pub use stage::{AttackImpression, AttackRequest, AttackStage, SiteVisit};
+pub use stage::{AttackStage, SiteVisit, SybilImpression, SybilRequest};
 pub(crate) use stage::{StageParts, StageState};
 
 /// An attacker: what it hears of, the quotas that it can use, and its strategy.
@@ -96,8 +97,8 @@ pub trait Attacker: Send + Sync {
 /// The strategy of an attacker, with what it remembers about the current device.
 ///
 /// One strategy attacks many devices, one after the other. Results do not depend on how devices are
-/// divided among threads, as long as [`begin_device`](Self::begin_device) forgets everything. Buffers
-/// may stay, so that an attack on a further device allocates no memory.
+/// divided among threads, as long as [`begin_device`](Self::begin_device) forgets everything.
+/// Buffers may stay, so that an attack on a further device allocates no memory.
 pub trait Strategy: Send {
     /// Starts with another device, about which it knows nothing.
     fn begin_device(&mut self) {}

@@ -29,7 +29,7 @@ pub enum SiteVisit {
 
 /// An impression that an attacker saves. Only its Sybils may measure it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttackImpression {
+pub struct SybilImpression {
     /// The site on which it is saved, and whose quota pays.
     pub site: SiteId,
     /// The Sybil that is embedded in the site and saves it. `None` if the site itself does.
@@ -41,7 +41,7 @@ pub struct AttackImpression {
     pub match_value: u32,
 }
 
-impl AttackImpression {
+impl SybilImpression {
     /// An impression that a site saves on its own page.
     pub const fn on(site: SiteId) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl AttackImpression {
 
 /// A request for a report by a Sybil. [`AttackStage::asking`] gives one to start from.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttackRequest<'r> {
+pub struct SybilRequest<'r> {
     /// The Sybil that receives the report and whose querier budget pays.
     pub sybil: u32,
     /// The site on which the Sybil asks: its own, or one that embeds it.
@@ -170,8 +170,8 @@ impl AttackStage<'_> {
         self.0.device.balance(epoch, filter)
     }
 
-    /// The impressions that are stored in an epoch, honest ones too, in the order in which they were
-    /// saved. Nobody outside the device knows them.
+    /// The impressions that are stored in an epoch, honest ones too, in the order in which they
+    /// were saved. Nobody outside the device knows them.
     pub fn impressions(&self, epoch: EpochIndex) -> impl Iterator<Item = Impression<'_>> {
         self.0.device.events().impressions(epoch)
     }
@@ -204,18 +204,18 @@ impl AttackStage<'_> {
 impl AttackStage<'_> {
     /// Leads the user to a Sybil, which saves an impression that every Sybil may measure.
     pub fn save(&mut self, sybil: u32) {
-        self.save_impression(&AttackImpression::on(self.site_of(sybil)));
+        self.save_impression(&SybilImpression::on(self.site_of(sybil)));
     }
 
     /// A Sybil that is embedded in a site saves an impression there. Every Sybil may measure it, on
     /// any site.
     pub fn save_embedded(&mut self, sybil: u32, site: SiteId) {
-        self.save_impression(&AttackImpression::embedded(sybil, site));
+        self.save_impression(&SybilImpression::embedded(sybil, site));
     }
 
     /// Saves an impression that only Sybils may measure. Nobody outside the device knows whether it
     /// was kept.
-    pub fn save_impression(&mut self, impression: &AttackImpression) -> SaveResult {
+    pub fn save_impression(&mut self, impression: &SybilImpression) -> SaveResult {
         // An impression on a Sybil's page lists the Sybils as conversion sites. An impression by an
         // embedded Sybil lists them as callers, so that they may measure it on any site.
         let sybils: &[SiteId] = &self.0.state.sybils;
@@ -241,8 +241,8 @@ impl AttackStage<'_> {
 
     /// A request by a Sybil, on its own page, with as much ε as a querier budget has, over as many
     /// epochs as possible. It names no impression sites yet.
-    pub fn asking(&self, sybil: u32) -> AttackRequest<'static> {
-        AttackRequest {
+    pub fn asking(&self, sybil: u32) -> SybilRequest<'static> {
+        SybilRequest {
             sybil,
             conversion_site: self.site_of(sybil),
             impression_sites: &[],
@@ -256,7 +256,7 @@ impl AttackStage<'_> {
 
     /// A Sybil requests a report over the impressions of some sites, on its own page.
     pub fn request(&mut self, sybil: u32, impression_sites: &[SiteId]) {
-        self.request_report(&AttackRequest {
+        self.request_report(&SybilRequest {
             impression_sites,
             ..self.asking(sybil)
         });
@@ -265,7 +265,7 @@ impl AttackStage<'_> {
     /// A Sybil that is embedded in a conversion site requests a report over the impressions of a
     /// site.
     pub fn request_embedded(&mut self, sybil: u32, conversion_site: SiteId, site: SiteId) {
-        self.request_report(&AttackRequest {
+        self.request_report(&SybilRequest {
             conversion_site,
             impression_sites: &[site],
             ..self.asking(sybil)
@@ -274,7 +274,7 @@ impl AttackStage<'_> {
 
     /// Requests a report. A value of 0, or above the largest value, is an error of the caller, who
     /// gets no report.
-    pub fn request_report(&mut self, request: &AttackRequest<'_>) {
+    pub fn request_report(&mut self, request: &SybilRequest<'_>) {
         let querier = self.site_of(request.sybil);
         let Some(query) = &mut self.0.state.query else {
             return;
@@ -284,7 +284,7 @@ impl AttackStage<'_> {
         let Ok(window) = Window::new(earliest, self.0.epoch) else {
             return;
         };
-        let AttackRequest {
+        let SybilRequest {
             epsilon,
             value,
             max_value,
@@ -318,8 +318,8 @@ impl AttackStage<'_> {
     }
 }
 
-/// What the stage of an attack on many devices needs: the sites of the attacker, random numbers, and
-/// buffers.
+/// What the stage of an attack on many devices needs: the sites of the attacker, random numbers,
+/// and buffers.
 #[derive(Debug)]
 pub(crate) struct StageState {
     seed: u64,

@@ -351,6 +351,31 @@ mod tests {
         assert!(drained.drained > 1.0 && !drained.hold());
     }
 
+    /// Only the paper's literal site charging would allow the second charge.
+    #[test]
+    fn a_quota_that_is_emptied_for_free_is_noticed() {
+        let honest = Filter::ImpressionSiteQuota(SiteId(5));
+        let taken = |paid: &[Filter]| {
+            let mut resilience = resilience();
+            let mut tally = AttackTally::new(SYBIL);
+            tally.begin();
+            tally.action();
+            let charge = |filter: &Filter| Charge {
+                epoch: EpochIndex(3),
+                filter: *filter,
+                amount: MicroEpsilon::new(1_000_000),
+            };
+            let charges: Vec<Charge> = paid.iter().map(charge).collect();
+            tally.attacked(UserAction(1), &charges);
+            resilience.check(&tally, std::iter::empty());
+            resilience.broken().collect::<Vec<_>>()
+        };
+        let conversion_site = Filter::ConversionSiteQuota(SYBIL);
+        assert_eq!(taken(&[honest, conversion_site, Filter::GlobalBudget]), []);
+        assert_eq!(taken(&[honest]), [Bound::Payment]);
+        assert_eq!(taken(&[Filter::ImpressionSiteQuota(SYBIL)]), []);
+    }
+
     /// (iii) A sum that changes by more than the reports of the attacked devices can change.
     #[test]
     fn a_sum_that_changes_too_much_is_noticed() {

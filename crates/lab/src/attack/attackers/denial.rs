@@ -3,8 +3,8 @@
 use bigbird::{EpochIndex, SiteId};
 
 use crate::attack::{
-    AttackImpression, AttackRequest, AttackStage, Attacker, HeardVisits, Quotas, SiteVisit,
-    Strategy, Strength,
+    AttackStage, Attacker, HeardVisits, Quotas, SiteVisit, Strategy, Strength, SybilImpression,
+    SybilRequest,
 };
 
 /// Empties the impression-site quotas of every honest site that shows an advertiser's ads, and pays
@@ -13,9 +13,9 @@ use crate::attack::{
 /// It is a script in those ads. Wherever they are shown, it saves an impression of its own on the
 /// honest site. Then, on a page of its own, it asks for reports over the current epoch alone about
 /// that site and one of its own, and all credit falls outside the histogram. The report says
-/// nothing, so the epoch pays nothing. But by the paper's rule each of several impression sites pays
-/// the worst case: the honest site's quota is spent, and reports of every advertiser on that site
-/// are refused. The attacker needs no budget, and one conversion site.
+/// nothing, so the epoch pays nothing. But by the paper's rule each of several impression sites
+/// pays the worst case: the honest site's quota is spent, and reports of every advertiser on that
+/// site are refused. The attacker needs no budget, and one conversion site.
 ///
 /// Where sites pay what the epoch pays (the default), it takes nothing.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,7 +39,7 @@ impl Attacker for FreeDenial {
     }
 
     fn strategy(&self, _: &Strength) -> Box<dyn Strategy + '_> {
-        Box::new(Script {
+        Box::new(AdScript {
             epoch: EpochIndex(i64::MIN),
             sites: Vec::new(),
             own: Vec::new(),
@@ -50,7 +50,7 @@ impl Attacker for FreeDenial {
 
 /// What it did in the current epoch.
 #[derive(Debug)]
-struct Script {
+struct AdScript {
     epoch: EpochIndex,
     /// The honest sites that have an impression of it.
     sites: Vec<SiteId>,
@@ -63,7 +63,7 @@ struct Script {
 /// A bucket that its reports do not have.
 const OUTSIDE: u32 = 1;
 
-impl Strategy for Script {
+impl Strategy for AdScript {
     fn begin_device(&mut self) {
         self.sites.clear();
         self.own.clear();
@@ -79,17 +79,17 @@ impl Strategy for Script {
         let (sites, own) = (self.sites.len(), self.own.len());
         let sybil = stage.earlier_actions() % stage.strength().sybils;
         if let SiteVisit::Impression { site, .. } = stage.visit() {
-            stage.save_impression(&AttackImpression {
+            stage.save_impression(&SybilImpression {
                 bucket: OUTSIDE,
-                ..AttackImpression::embedded(sybil, site)
+                ..SybilImpression::embedded(sybil, site)
             });
             if !self.sites.contains(&site) {
                 self.sites.push(site);
             }
         }
-        stage.save_impression(&AttackImpression {
+        stage.save_impression(&SybilImpression {
             bucket: OUTSIDE,
-            ..AttackImpression::on(stage.site_of(sybil))
+            ..SybilImpression::on(stage.site_of(sybil))
         });
         if !self.own.contains(&sybil) {
             self.own.push(sybil);
@@ -100,7 +100,7 @@ impl Strategy for Script {
                 return;
             };
             self.next += 1;
-            stage.request_report(&AttackRequest {
+            stage.request_report(&SybilRequest {
                 impression_sites: &[site, stage.site_of(other)],
                 lookback_epochs: 0,
                 ..stage.asking(sybil)

@@ -2,11 +2,11 @@
 
 use bigbird::{EpochIndex, Filter, SaveResult};
 
-use crate::attack::{AttackImpression, AttackStage, Attacker, Strategy, Strength};
+use crate::attack::{AttackStage, Attacker, Strategy, Strength, SybilImpression};
 
-/// The paper's omniscient attacker. It knows every quota of the current epoch, and first uses Sybils
-/// that have no impression yet. It asks only about Sybils whose impression-site quota still covers a
-/// report, about each at most once in a user action.
+/// The paper's omniscient attacker. It knows every quota of the current epoch, and first uses
+/// Sybils that have no impression yet. It asks only about Sybils whose impression-site quota still
+/// covers a report, about each at most once in a user action.
 ///
 /// It is not the worst case. Requests read several epochs, and it looks at the quotas and the
 /// impressions of the current one only, asks for a whole querier budget or for nothing, and asks
@@ -67,7 +67,7 @@ impl Strategy for Knowledge {
         let mut targets = self.targets.iter();
         for &sybil in &self.visited {
             let page = stage.site_of(sybil);
-            let saved = stage.save_impression(&AttackImpression::on(page));
+            let saved = stage.save_impression(&SybilImpression::on(page));
             if saved == SaveResult::Kept && !self.seen.contains(&sybil) {
                 self.seen.push(sybil);
             }

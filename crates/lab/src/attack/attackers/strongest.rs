@@ -6,7 +6,7 @@ use bigbird::{
 };
 
 use crate::attack::{
-    AttackImpression, AttackRequest, AttackStage, Attacker, Quotas, SiteVisit, Strategy, Strength,
+    AttackStage, Attacker, Quotas, SiteVisit, Strategy, Strength, SybilImpression, SybilRequest,
 };
 
 /// Takes as much from the global budgets of a device as an attacker with these Sybils can. It knows
@@ -86,7 +86,7 @@ impl Strategy for Plan {
             };
             self.turn = page + 1;
             if let Some(current) = self.epochs[..self.used].last_mut() {
-                current.save(stage, AttackImpression::on(stage.site_of(page)));
+                current.save(stage, SybilImpression::on(stage.site_of(page)));
             }
             for epoch in &mut self.epochs[..self.used] {
                 epoch.take(stage, page);
@@ -96,7 +96,7 @@ impl Strategy for Plan {
         if let SiteVisit::Impression { site, .. } = stage.visit()
             && let Some(current) = self.epochs[..self.used].last_mut()
         {
-            current.save(stage, AttackImpression::embedded(0, site));
+            current.save(stage, SybilImpression::embedded(0, site));
         }
     }
 }
@@ -229,22 +229,22 @@ impl EpochPlan {
         self.shared(stage).min(stock).min(budgets)
     }
 
-    /// True if querier budgets pay for reports of this epoch. By the draft's rule, they pay for what
-    /// a report over one epoch says, while the global budget pays for what it could say. Then the
-    /// attacker's reports say nothing.
+    /// True if querier budgets pay for reports of this epoch. By the draft's rule, they pay for
+    /// what a report over one epoch says, while the global budget pays for what it could say. Then
+    /// the attacker's reports say nothing.
     fn queriers_pay(&self, stage: &AttackStage<'_>) -> bool {
         let single = self.epoch == stage.epoch();
         !(single && stage.policy().global_charging() == GlobalCharging::WorstCase)
     }
 
     /// Saves an impression on a site that has none in this epoch.
-    fn save(&mut self, stage: &mut AttackStage<'_>, impression: AttackImpression) {
+    fn save(&mut self, stage: &mut AttackStage<'_>, impression: SybilImpression) {
         let site = impression.site;
         if self.stock.iter().any(|it| it.site == site) {
             return;
         }
         let says_nothing = stage.policy().global_charging() == GlobalCharging::WorstCase;
-        let impression = AttackImpression {
+        let impression = SybilImpression {
             // Reports of attackers have one bucket, number 0.
             bucket: u32::from(says_nothing),
             match_value: self.tag(),
@@ -309,8 +309,8 @@ impl EpochPlan {
         }
     }
 
-    /// Takes an amount on a page. The quota of `stock` and the budget of `payer` pay it too. Returns
-    /// false if nothing was taken.
+    /// Takes an amount on a page. The quota of `stock` and the budget of `payer` pay it too.
+    /// Returns false if nothing was taken.
     fn ask(
         &mut self,
         stage: &mut AttackStage<'_>,
@@ -330,7 +330,7 @@ impl EpochPlan {
         };
         let [page_site, payer_site] = [page, payer].map(|sybil| stage.site_of(sybil));
         let stock_site = self.stock[stock].site;
-        stage.request_report(&AttackRequest {
+        stage.request_report(&SybilRequest {
             conversion_site: page_site,
             impression_sites: &[stock_site],
             match_values: &[self.tag()],
