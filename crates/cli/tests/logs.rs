@@ -146,8 +146,7 @@ fn panics_of_a_library_print_nothing() {
     assert!(written.status.success());
     let whole = std::fs::read(&path).unwrap();
     let mut refusals = 0;
-    // The metadata is at the end.
-    for at in (whole.len() - 600..whole.len() - 8).step_by(24) {
+    for at in (0..whole.len()).step_by(whole.len() / 60) {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x40;
         std::fs::write(&path, bytes).unwrap();

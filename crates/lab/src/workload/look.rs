@@ -41,14 +41,6 @@ impl Plan {
     }
 }
 
-/// What is decided after looking.
-#[derive(Debug)]
-pub(crate) enum Decision {
-    Plan(Plan),
-    /// The first rows do not settle everything.
-    LookFurther,
-}
-
 /// What tables hold.
 #[derive(Debug)]
 pub(crate) struct Look {
@@ -132,18 +124,18 @@ impl Look {
         Ok(look)
     }
 
-    /// Decides what everything means.
+    /// Decides what everything means. None if the first rows do not settle it.
     pub(crate) fn decide(
         self,
         tables: &[TableFile],
         options: &TableOptions,
-    ) -> Result<Decision, ReadError> {
+    ) -> Result<Option<Plan>, ReadError> {
         let looked = || tables.iter().zip(&self.files);
         let forms: Vec<TimeForm> = looked().map(|(_, file)| file.form(options)).collect();
         mixed_times(tables, &forms)?;
         if let Some(what) = self.words.refuse(&self.kinds) {
             if !self.complete {
-                return Ok(Decision::LookFurther);
+                return Ok(None);
             }
             let has_unknown = |file: &FileLook| self.words.refuse(&file.kinds).is_some();
             let table = looked().find(|(_, file)| has_unknown(file));
@@ -162,7 +154,7 @@ impl Look {
         let buckets = match with_buckets {
             None => BucketRule::One(options.buckets.unwrap_or(1)),
             Some(_) if !self.complete && !self.buckets.are_buckets(bucket_options) => {
-                return Ok(Decision::LookFurther);
+                return Ok(None);
             }
             Some(table) => {
                 let column = table.column(Field::Bucket);
@@ -181,7 +173,7 @@ impl Look {
             && value_unit.is_none()
         {
             if !self.complete {
-                return Ok(Decision::LookFurther);
+                return Ok(None);
             }
             if scale > MOST_DECIMALS {
                 let (column, what) = (table.column(Field::Value), ValueUnit::propose(example));
@@ -192,7 +184,7 @@ impl Look {
         }
         let mut kinds = self.words.clone();
         kinds.order(&self.kinds);
-        Ok(Decision::Plan(Plan {
+        Ok(Some(Plan {
             zoneless: looked().any(|(_, file)| file.times.zoneless()),
             forms,
             kinds,

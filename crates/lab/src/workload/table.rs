@@ -35,7 +35,7 @@ use crate::workload::columns;
 use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, RowKind, TableRow};
 use crate::workload::input;
 use crate::workload::kinds::{Kind, KindWords};
-use crate::workload::look::{Decision, Look, Plan};
+use crate::workload::look::{Look, Plan};
 use crate::workload::read::{ReadError, ReadProgress};
 use crate::workload::rows::{Halt, RowReader, SAMPLE, Stop, TableFile};
 use crate::workload::sites::SiteCache;
@@ -94,8 +94,8 @@ pub fn read_inputs(
     };
     let look = Look::at(&tables, options, &mut reading.rows, Some(SAMPLE))?;
     let mut plan = match look.decide(&tables, options)? {
-        Decision::Plan(plan) => plan,
-        Decision::LookFurther => reading.look_at_everything()?,
+        Some(plan) => plan,
+        None => reading.look_at_everything()?,
     };
     let mut read = reading.read(&mut plan);
     if let Err(Stop::Surprise) = read {
@@ -167,8 +167,8 @@ impl Reading<'_> {
         let now = &mut self.rows.now;
         now.bytes_done = now.bytes_total - whole;
         match look.decide(self.tables, self.options)? {
-            Decision::Plan(plan) => Ok(plan),
-            Decision::LookFurther => Err(self.changed()),
+            Some(plan) => Ok(plan),
+            None => Err(self.changed()),
         }
     }
 

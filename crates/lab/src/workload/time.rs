@@ -455,7 +455,7 @@ static PARSER: DateTimeParser = DateTimeParser::new();
 /// a blank instead of T, and with `UTC` instead of Z. Without a zone it is in UTC.
 fn iso(text: &str) -> Option<i128> {
     // What jiff takes for a date may also be a number.
-    if !text.get(4..5).is_some_and(|after_year| after_year == "-") {
+    if text.get(4..5).is_none_or(|after_year| after_year != "-") {
         return None;
     }
     if let Some(time) = text.strip_suffix(" UTC") {
