@@ -131,7 +131,7 @@ fn replay(args: &AuditArgs, path: &Path) -> CommandResult {
         good &= leaked.is_none();
         told.push('\n');
     }
-    Ok((told, good))
+    Ok((output::fitted(&told), good))
 }
 
 fn write_page(folder: &Path, report: &AuditReport, args: &AuditArgs) -> Result<(), CommandError> {

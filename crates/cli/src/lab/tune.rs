@@ -396,7 +396,7 @@ impl Choice {
     fn name(&self) -> String {
         let global = epsilons(&self.policy, FilterKind::GlobalBudget);
         let quota = epsilons(&self.policy, FilterKind::ImpressionSiteQuota);
-        format!("{global}, {quota}")
+        format!("{global}/{quota}")
     }
 
     fn is_broken(&self) -> bool {
@@ -454,7 +454,6 @@ fn tried(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
         Column::new("no attack", "median"),
         Column::new("from noise", "noise"),
         Column::new("from blocking", "blocking"),
-        Column::named("mostly"),
         Column::new("worst attack", "worst"),
         Column::named("attacker"),
     ];
@@ -476,7 +475,6 @@ fn tried(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
             Cell::or_missing(median(0), Cell::Share),
             part(|it| it.noise),
             part(|it| it.blocking),
-            Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
             Cell::or_missing(worst, |(median, _)| Cell::Share(median)),
             Cell::or_missing(worst, |(_, name)| Cell::text(name)),
         ]);
@@ -487,7 +485,7 @@ fn tried(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
 /// The median error of each choice under each attacker.
 fn under_each(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
     let mut columns = vec![Column::new(
-        format!("{}, {}", Limit::GlobalBudget, Limit::ImpressionSiteQuota),
+        format!("{} / {}", Limit::GlobalBudget, Limit::ImpressionSiteQuota),
         "attacker",
     )];
     columns.extend(choices.iter().map(|choice| Column::named(&choice.name())));
@@ -576,9 +574,11 @@ fn explained(args: &TuneArgs, laboratory: &Laboratory<'_>, choices: &[Choice]) -
         Remedy::LargerEpsilon => None,
         remedy => change(remedy),
     });
+    let limits = [FilterKind::GlobalBudget, FilterKind::ImpressionSiteQuota];
+    let [global, quota] = limits.map(|kind| epsilons(&choice.policy, kind));
     Some(format!(
-        "Without attack, under {}: {sentence}",
-        choice.name()
+        "Without attack, under a global budget of {global} and an impression-site quota of {quota}: \
+         {sentence}"
     ))
 }
 

@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width,
 };
-use unicode_width::UnicodeWidthStr as _;
+use unicode_width::UnicodeWidthStr;
 
 use super::{grouped, width};
 
@@ -191,7 +191,7 @@ impl Table {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         let longest = cells.flat_map(|cell| {
             let shown = cell.shown();
-            let words = shown.split_whitespace().map(|word| word.width());
+            let words = shown.split_whitespace().map(UnicodeWidthStr::width);
             words.max()
         });
         longest.max().unwrap_or(0).min(LONGEST_WORD)
@@ -430,7 +430,7 @@ mod tests {
         ]);
         for width in 37..120 {
             let text = table.text(width);
-            let longest = text.lines().map(|line| line.width()).max();
+            let longest = text.lines().map(UnicodeWidthStr::width).max();
             assert!(longest <= Some(width), "{width}\n{text}");
             for number in ["0.123456", "6.2% ± 0.4", "20.0%"] {
                 assert!(text.contains(number), "{width}\n{text}");
