@@ -71,7 +71,7 @@ pub enum BatchTableError {
 }
 
 /// A row: a batch of a run.
-struct BatchRow<'a> {
+struct TidyRow<'a> {
     setting: &'a RunSetting,
     run: &'a RunRecord,
     number: u64,
@@ -80,10 +80,10 @@ struct BatchRow<'a> {
 
 /// The content of a column: how to get it from a row, or nothing if the run does not have it.
 enum Content {
-    Text(fn(&BatchRow<'_>) -> Option<String>),
-    Whole(fn(&BatchRow<'_>) -> Option<u64>),
-    Number(fn(&BatchRow<'_>) -> Option<f64>),
-    Flag(fn(&BatchRow<'_>) -> Option<bool>),
+    Text(fn(&TidyRow<'_>) -> Option<String>),
+    Whole(fn(&TidyRow<'_>) -> Option<u64>),
+    Number(fn(&TidyRow<'_>) -> Option<f64>),
+    Flag(fn(&TidyRow<'_>) -> Option<bool>),
     /// The number of reports of the batch that this limit was the first to block.
     BlockedBy(Limit),
 }
@@ -192,16 +192,14 @@ fn columns() -> Vec<(String, Content)> {
 }
 
 /// The rows of some runs.
-fn rows<'a>(setting: &'a RunSetting, runs: &'a [RunRecord]) -> impl Iterator<Item = BatchRow<'a>> {
+fn rows<'a>(setting: &'a RunSetting, runs: &'a [RunRecord]) -> impl Iterator<Item = TidyRow<'a>> {
     runs.iter().flat_map(move |run| {
-        (0..)
-            .zip(&run.batches)
-            .map(move |(number, batch)| BatchRow {
-                setting,
-                run,
-                number,
-                batch,
-            })
+        (0..).zip(&run.batches).map(move |(number, batch)| TidyRow {
+            setting,
+            run,
+            number,
+            batch,
+        })
     })
 }
 
