@@ -20,7 +20,9 @@ use serde_json::Value;
 
 use crate::clock::wall_clock;
 use crate::dap::VdafArg;
-use crate::output::{Cell, Column, Document, Format, FormatArgs, Table, grouped};
+use crate::output::{
+    Document, FormatArgs, ResultCell, ResultColumn, ResultFormat, ResultTable, grouped,
+};
 use crate::progress::Bar;
 use crate::service::OperatedService;
 use crate::{CommandError, CommandResult, output};
@@ -217,7 +219,7 @@ pub(crate) fn run(args: &AggregateArgs) -> CommandResult {
     let good = refusal.is_none();
     let answer = AggregateAnswer::new(&task, &tally, aggregation.batch(), result, refusal);
     let text = match args.format.format() {
-        Format::Json => output::json(&answer)?,
+        ResultFormat::Json => output::json(&answer)?,
         format => {
             let mut text = match new_store {
                 true => format!("Created the store {}.\n", path.display()),
@@ -669,12 +671,12 @@ impl AggregateAnswer {
             return;
         };
         let columns = [
-            Column::named("bucket"),
-            Column::new("noised sum", "noisedSum"),
+            ResultColumn::named("bucket"),
+            ResultColumn::new("noised sum", "noisedSum"),
         ];
-        let mut table = Table::new(columns.to_vec());
+        let mut table = ResultTable::new(columns.to_vec());
         for (bucket, noised) in (0_u64..).zip(noised) {
-            table.row(vec![Cell::Count(bucket), Cell::Signed(*noised)]);
+            table.row(vec![ResultCell::Count(bucket), ResultCell::Signed(*noised)]);
         }
         document.table(table).paragraph(format!(
             "The noise has a standard deviation of {deviation:.1} in each bucket."

@@ -14,7 +14,7 @@ use bigbird_audit::script::Script;
 use bigbird_audit::search::leak;
 use bigbird_audit::story::story;
 
-use crate::output::{Cell, Column, Document, Format, FormatArgs, Table};
+use crate::output::{Document, FormatArgs, ResultCell, ResultColumn, ResultFormat, ResultTable};
 use crate::progress::Bar;
 use crate::{CommandError, CommandResult, output};
 
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &AuditArgs) -> CommandResult {
     }
     let good = report.search.iter().all(SearchRow::as_expected);
     let text = match args.format.format() {
-        Format::Json => output::json(&report)?,
+        ResultFormat::Json => output::json(&report)?,
         format => summary(&report, args, begin.elapsed())?.render(format),
     };
     Ok((text, good))
@@ -131,7 +131,7 @@ fn replay(args: &AuditArgs, path: &Path) -> CommandResult {
         good &= leaked.is_none();
         told.push('\n');
     }
-    Ok((told, good))
+    Ok((output::fitted(&told), good))
 }
 
 fn write_page(folder: &Path, report: &AuditReport, args: &AuditArgs) -> Result<(), CommandError> {
@@ -188,28 +188,30 @@ fn summary(
             .table(failure_modes(report));
     }
     let columns = [
-        Column::named("manager"),
-        Column::named("kind"),
-        Column::named("result"),
-        Column::named("separated"),
-        Column::named("scripts"),
-        Column::new("largest loss", "largestLoss"),
-        Column::named("steps"),
+        ResultColumn::named("manager"),
+        ResultColumn::named("kind"),
+        ResultColumn::named("result"),
+        ResultColumn::named("separated"),
+        ResultColumn::named("scripts"),
+        ResultColumn::new("largest loss", "largestLoss"),
+        ResultColumn::named("steps"),
     ];
-    let mut table = Table::new(columns.to_vec());
+    let mut table = ResultTable::new(columns.to_vec());
     for row in &report.search {
         table.row(vec![
-            Cell::text(row.manager),
-            Cell::text(row.kind),
-            Cell::text(match row.violation {
+            ResultCell::text(row.manager),
+            ResultCell::text(row.kind),
+            ResultCell::text(match row.violation {
                 Some(violation) => format!("leaks ({violation})"),
                 None if row.kind == "broken" => "not caught".to_owned(),
                 None => "holds".to_owned(),
             }),
-            Cell::text(if row.separated { "yes" } else { "no" }),
-            Cell::Count(row.strategies),
-            Cell::text(largest_loss_text(row)),
-            Cell::or_missing(row.script.as_ref(), |it| Cell::Count(it.steps.len() as u64)),
+            ResultCell::text(if row.separated { "yes" } else { "no" }),
+            ResultCell::Count(row.strategies),
+            ResultCell::text(largest_loss_text(row)),
+            ResultCell::or_missing(row.script.as_ref(), |it| {
+                ResultCell::Count(it.steps.len() as u64)
+            }),
         ]);
     }
     document.table(table);
@@ -272,15 +274,15 @@ fn summary(
 }
 
 /// A few rows of the failure modes.
-fn failure_modes(report: &AuditReport) -> Table {
+fn failure_modes(report: &AuditReport) -> ResultTable {
     let shown = [1, 4, 16, 64];
     let columns = [
-        Column::named("helpers"),
-        Column::new("adaptive data", "adaptiveData"),
-        Column::new("shared limit, plain filters", "plainFilters"),
-        Column::new("shared limit, individual filters", "individualFilters"),
+        ResultColumn::named("helpers"),
+        ResultColumn::new("adaptive data", "adaptiveData"),
+        ResultColumn::new("shared limit, plain filters", "plainFilters"),
+        ResultColumn::new("shared limit, individual filters", "individualFilters"),
     ];
-    let mut table = Table::new(columns.to_vec());
+    let mut table = ResultTable::new(columns.to_vec());
     for n in shown {
         let adaptive = report
             .adaptive
@@ -288,9 +290,10 @@ fn failure_modes(report: &AuditReport) -> Table {
             .find(|it| it.n == n && it.epsilon == 1.0);
         let plain = report.shared_limit.iter().find(|it| it.n == n);
         let individual = report.shared_limit_individual.iter().find(|it| it.n == n);
-        let loss = |loss: Option<f64>| Cell::or_missing(loss, |loss| Cell::Rounded(loss, 3));
+        let loss =
+            |loss: Option<f64>| ResultCell::or_missing(loss, |loss| ResultCell::Rounded(loss, 3));
         table.row(vec![
-            Cell::Count(n as u64),
+            ResultCell::Count(n as u64),
             loss(adaptive.map(|it| it.exact)),
             loss(plain.map(|it| it.exact)),
             loss(individual.map(|it| it.exact)),

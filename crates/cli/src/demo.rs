@@ -17,7 +17,9 @@ use maud::{PreEscaped, html};
 use serde::Serialize;
 
 use crate::clock::wall_clock;
-use crate::output::{Cell, Column, Document, Format, FormatArgs, Table, grouped, signed};
+use crate::output::{
+    Document, FormatArgs, ResultCell, ResultColumn, ResultFormat, ResultTable, grouped, signed,
+};
 use crate::{CommandError, CommandResult, browser, keys, output};
 
 #[derive(Debug, clap::Args)]
@@ -126,7 +128,7 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
         epsilon,
     };
     let format = args.format.format();
-    if format == Format::Json {
+    if format == ResultFormat::Json {
         return Ok((output::json(&story.answer)?, true));
     }
     let page = args.out.join("demo.html");
@@ -300,17 +302,17 @@ impl DemoStory {
         let mut document = Document::new();
         document.paragraph(self.summary());
         let columns = [
-            Column::named("ad"),
-            Column::new("sum of reports", "sumOfReports"),
-            Column::new("noised sum", "noisedSum"),
+            ResultColumn::named("ad"),
+            ResultColumn::new("sum of reports", "sumOfReports"),
+            ResultColumn::new("noised sum", "noisedSum"),
         ];
-        let mut sums = Table::new(columns.to_vec());
+        let mut sums = ResultTable::new(columns.to_vec());
         let answer = &self.answer;
         for ((ad, truth), noised) in ADS.iter().zip(&answer.truth).zip(&answer.noised) {
             sums.row(vec![
-                Cell::text(*ad),
-                Cell::Count(*truth),
-                Cell::Signed(*noised),
+                ResultCell::text(*ad),
+                ResultCell::Count(*truth),
+                ResultCell::Signed(*noised),
             ]);
         }
         document.table(sums.clone()).data(sums).paragraph(format!(
@@ -318,10 +320,10 @@ impl DemoStory {
                  their own.",
             answer.standard_deviation
         ));
-        let columns = ["party", "what it saw"].map(Column::named);
-        let mut parties = Table::new(columns.to_vec());
+        let columns = ["party", "what it saw"].map(ResultColumn::named);
+        let mut parties = ResultTable::new(columns.to_vec());
         for (party, saw) in self.parties() {
-            parties.row(vec![Cell::text(party), Cell::text(saw)]);
+            parties.row(vec![ResultCell::text(party), ResultCell::text(saw)]);
         }
         document.table(parties);
         document

@@ -10,7 +10,7 @@ use bigbird::{
 };
 use serde::Serialize;
 
-use crate::output::{Cell, Column, Document, Format, FormatArgs, Table};
+use crate::output::{Document, FormatArgs, ResultCell, ResultColumn, ResultFormat, ResultTable};
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ const CONVERSION_SITES: [SiteId; 1] = [SHOES];
 pub(crate) fn run(args: &ExampleArgs) -> CommandResult {
     let replay = WorkedExample::run()?;
     let text = match args.format.format() {
-        Format::Json => output::json(&replay.remaining())?,
+        ResultFormat::Json => output::json(&replay.remaining())?,
         format => replay.tell()?.render(format),
     };
     Ok((text, true))
@@ -193,16 +193,16 @@ impl WorkedExample {
                 "" => kind.limit().key().to_owned(),
                 site => format!("{}:{site}", kind.limit().key()),
             };
-            Column::new(title, key)
+            ResultColumn::new(title, key)
         };
-        let epochs = [Column::named("epoch")].into_iter();
-        let mut table = Table::new(epochs.chain(columns().map(heading)).collect());
+        let epochs = [ResultColumn::named("epoch")].into_iter();
+        let mut table = ResultTable::new(epochs.chain(columns().map(heading)).collect());
         for (epoch, label) in EPOCHS {
             let left = |filter| {
                 let left = self.left(epoch, filter).unwrap_or_default();
-                Cell::Number(left.to_epsilon())
+                ResultCell::Number(left.to_epsilon())
             };
-            let label = [Cell::text(label)].into_iter();
+            let label = [ResultCell::text(label)].into_iter();
             table.row(label.chain(columns().map(left)).collect());
         }
         document.table(table);

@@ -300,6 +300,10 @@ impl CommandError {
     }
 
     /// Arguments that are wrong, that contradict each other, or that do not suit the input.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an error is passed on, and a function of it has the shape of map_err"
+    )]
     fn misused(why: impl ToString) -> Self {
         Self {
             why: why.to_string(),

@@ -71,8 +71,8 @@ fn page(command: &clap::Command) -> std::io::Result<Vec<u8>> {
 fn collect(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> std::io::Result<()> {
     let name = command.get_display_name().unwrap_or(command.get_name());
     pages.push((format!("{name}.1"), page(command)?));
-    let below = command
+    let mut below = command
         .get_subcommands()
         .filter(|command| !command.is_hide_set() && command.get_name() != "help");
-    below.map(|command| collect(command, pages)).collect()
+    below.try_for_each(|command| collect(command, pages))
 }

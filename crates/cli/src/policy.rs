@@ -10,7 +10,7 @@ use bigbird::{
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::output::{Cell, Column, Document, Format, FormatArgs, Table};
+use crate::output::{Document, FormatArgs, ResultCell, ResultColumn, ResultFormat, ResultTable};
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
@@ -75,7 +75,7 @@ struct PolicyOutput {
 pub(crate) fn run(args: &PolicyArgs) -> CommandResult {
     let shown = args.show()?;
     let text = match args.format.format() {
-        Format::Json => output::json(&PolicyJson::new(&shown))?,
+        ResultFormat::Json => output::json(&PolicyJson::new(&shown))?,
         format => tell(&shown).render(format),
     };
     // A workload that the limits do not serve is a negative result.
@@ -155,26 +155,28 @@ const KINDS: [FilterKind; 4] = [
 fn tell(shown: &PolicyOutput) -> Document {
     let mut document = Document::new();
     document.paragraph(&shown.title);
-    let columns = ["limit", "value", "meaning"].map(Column::named);
-    let mut table = Table::new(columns.to_vec());
-    let mut row = |limit: Limit, value: Cell| {
+    let columns = ["limit", "value", "meaning"].map(ResultColumn::named);
+    let mut table = ResultTable::new(columns.to_vec());
+    let mut row = |limit: Limit, value: ResultCell| {
         table.row(vec![
-            Cell::text(limit.name()),
+            ResultCell::text(limit.name()),
             value,
-            Cell::text(meaning(limit)),
+            ResultCell::text(meaning(limit)),
         ]);
     };
     for kind in KINDS {
         let capacity = match shown.policy.capacities().of(kind) {
-            Capacity::Finite(amount) => Cell::Epsilon(amount.to_epsilon()),
-            Capacity::Unlimited => Cell::text("unlimited"),
+            Capacity::Finite(amount) => ResultCell::Epsilon(amount.to_epsilon()),
+            Capacity::Unlimited => ResultCell::text("unlimited"),
         };
         row(kind.limit(), capacity);
     }
     let cap = shown.policy.domain_cap();
     row(
         Limit::DomainCap,
-        cap.map_or(Cell::text("none"), |cap| Cell::Count(cap.get().into())),
+        cap.map_or(ResultCell::text("none"), |cap| {
+            ResultCell::Count(cap.get().into())
+        }),
     );
     document.table(table);
     match shown.warnings.as_deref() {

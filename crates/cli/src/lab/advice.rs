@@ -76,9 +76,9 @@ pub(crate) fn too_small(counts: QuerierCounts) -> Option<String> {
     let all = with_batch + too_few_conversions;
     (too_few_conversions > 0).then(|| {
         format!(
-            "{too_few_conversions} of {all} queriers have too few conversions for a batch: they \
-             measure nothing, and no error below includes them. Smaller batches (--batch-days, \
-             --min-batch) would include them, but need a larger epsilon."
+            "Batch too small: {too_few_conversions} of {all} queriers, with too few conversions for \
+             a batch. They measure nothing, and no error below includes them. Smaller batches \
+             (--batch-days, --min-batch) would include them, but need a larger epsilon."
         )
     })
 }

@@ -11,7 +11,7 @@ use bigbird_lab::evaluation::{Experiment, Laboratory, QuerierOptions};
 use serde_json::json;
 
 use super::source::WorkloadSource;
-use crate::output::{Cell, Column, Document, Format, Table, grouped};
+use crate::output::{Document, ResultCell, ResultColumn, ResultFormat, ResultTable, grouped};
 use crate::{CommandError, CommandResult, output};
 
 /// Explains every report of a log under one policy, with at most one attacker.
@@ -20,7 +20,7 @@ pub(crate) fn run(
     experiments: &[Experiment],
     epsilon: Option<f64>,
     to: &Path,
-    form: Format,
+    form: ResultFormat,
 ) -> CommandResult {
     let threads = source.threads();
     let ([experiment], [seed], [threads]) =
@@ -65,7 +65,7 @@ pub(crate) fn run(
         .map_err(|error| CommandError::unreadable(error.to_string()))?;
     let summary = explain(&laboratory, &experiment.policy, attack, Some(writer))?;
     let text = match form {
-        Format::Json => output::json(&json!({
+        ResultFormat::Json => output::json(&json!({
             "file": to.display().to_string(),
             "profile": experiment.profile.to_string(),
             "attacker": experiment.attacker(),
@@ -127,13 +127,19 @@ fn tell(summary: &LogSummary, to: &Path) -> Document {
             "Reports from which a limit withheld something, by the first limit that did. What it \
              withheld may have made no difference.",
         );
-        let mut columns = vec![Column::named("site")];
-        columns.extend(causes.iter().map(|it| Column::new(it.name(), it.key())));
-        let mut table = Table::new(columns);
+        let mut columns = vec![ResultColumn::named("site")];
+        columns.extend(
+            causes
+                .iter()
+                .map(|it| ResultColumn::new(it.name(), it.key())),
+        );
+        let mut table = ResultTable::new(columns);
         for site in sites.iter().take(SHOWN) {
-            let counts = causes.iter().map(|it| Cell::Count(site.blocked.of(*it)));
+            let counts = causes
+                .iter()
+                .map(|it| ResultCell::Count(site.blocked.of(*it)));
             table.row(
-                std::iter::once(Cell::text(&site.site))
+                std::iter::once(ResultCell::text(&site.site))
                     .chain(counts)
                     .collect(),
             );
@@ -148,7 +154,7 @@ fn tell(summary: &LogSummary, to: &Path) -> Document {
 }
 
 /// What became of the reports of each site.
-fn outcomes(sites: &[SiteSummary]) -> Table {
+fn outcomes(sites: &[SiteSummary]) -> ResultTable {
     let columns = [
         ("site", "conversionSite"),
         ("reports", "reports"),
@@ -160,21 +166,21 @@ fn outcomes(sites: &[SiteSummary]) -> Table {
         ("epsilon", "epsilon"),
         ("for 95%", "epsilonFor95Percent"),
     ];
-    let columns = columns.map(|(title, key)| Column::new(title, key));
-    let mut table = Table::new(columns.to_vec());
+    let columns = columns.map(|(title, key)| ResultColumn::new(title, key));
+    let mut table = ResultTable::new(columns.to_vec());
     for site in sites {
         #[expect(clippy::cast_precision_loss, reason = "a share of values")]
         let lost = site.value_lost as f64 / site.value.max(1) as f64;
         table.row(vec![
-            Cell::text(&site.site),
-            Cell::Count(site.reports),
-            Cell::Count(site.nothing_matched),
-            Cell::Count(site.complete),
-            Cell::Count(site.lost),
-            Cell::Count(site.moved),
-            Cell::Share(lost),
-            Cell::Epsilon(site.epsilon),
-            Cell::or_missing(site.epsilon_for_95_percent, Cell::Epsilon),
+            ResultCell::text(&site.site),
+            ResultCell::Count(site.reports),
+            ResultCell::Count(site.nothing_matched),
+            ResultCell::Count(site.complete),
+            ResultCell::Count(site.lost),
+            ResultCell::Count(site.moved),
+            ResultCell::Share(lost),
+            ResultCell::Epsilon(site.epsilon),
+            ResultCell::or_missing(site.epsilon_for_95_percent, ResultCell::Epsilon),
         ]);
     }
     table

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 
 use super::advice::{advice, larger};
 use super::source::{WithoutBuckets, WorkloadSource};
-use crate::output::{Cell, Column, Document, Format, FormatArgs, Table, grouped, percent};
+use crate::output::{
+    Document, FormatArgs, ResultCell, ResultColumn, ResultFormat, ResultTable, grouped, percent,
+};
 use crate::{CommandError, CommandResult, output};
 
 #[derive(Debug, clap::Args)]
@@ -155,7 +157,7 @@ pub(crate) fn run(args: &PlanArgs) -> CommandResult {
         false => measurement.batch_for(args.target() / 100.0),
     };
     let text = match args.output.format.format() {
-        Format::Json => {
+        ResultFormat::Json => {
             let diagnosis = answer.expected().diagnosis(args.least().0);
             let grid: Vec<Value> = grid.iter().map(expected_json).collect();
             output::json(&json!({
@@ -535,30 +537,30 @@ impl Plan {
     }
 
     /// The answer among other batches and epsilons.
-    fn alternatives(&self, args: &PlanArgs) -> Table {
+    fn alternatives(&self, args: &PlanArgs) -> ResultTable {
         let columns = [
-            Column::named("batch"),
-            Column::named("days"),
-            Column::named("epsilon"),
-            Column::new("from noise", "noise"),
-            Column::named("blocked"),
-            Column::new("from blocking", "blocking"),
-            Column::named("error"),
-            Column::new("", "answer"),
+            ResultColumn::named("batch"),
+            ResultColumn::named("days"),
+            ResultColumn::named("epsilon"),
+            ResultColumn::new("from noise", "noise"),
+            ResultColumn::named("blocked"),
+            ResultColumn::new("from blocking", "blocking"),
+            ResultColumn::named("error"),
+            ResultColumn::new("", "answer"),
         ];
-        let mut table = Table::new(columns.to_vec());
+        let mut table = ResultTable::new(columns.to_vec());
         let expected = self.answer.expected();
         for row in &self.grid {
             let is_answer = row.epsilon == expected.epsilon && row.batch == expected.batch;
             table.row(vec![
-                Cell::Count(whole(row.batch)),
-                Cell::Rounded(row.batch / args.conversions_per_day, 1),
-                Cell::Rounded(row.epsilon, 4),
-                Cell::Share(row.noise),
-                Cell::Share(row.blocked),
-                Cell::Share(row.bias),
-                Cell::Share(row.error),
-                Cell::text(if is_answer { "◀" } else { "" }),
+                ResultCell::Count(whole(row.batch)),
+                ResultCell::Rounded(row.batch / args.conversions_per_day, 1),
+                ResultCell::Rounded(row.epsilon, 4),
+                ResultCell::Share(row.noise),
+                ResultCell::Share(row.blocked),
+                ResultCell::Share(row.bias),
+                ResultCell::Share(row.error),
+                ResultCell::text(if is_answer { "◀" } else { "" }),
             ]);
         }
         table

@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use bigbird::{Capacity, FilterKind, Limit, Policy, Profile, SiteCharging};
 use bigbird_lab::attack::{Attacker, Strength, attackers};
-use bigbird_lab::evaluation::batch_table::{BatchFormat, BatchTableError, Setting, write_batches};
+use bigbird_lab::evaluation::batch_table::{
+    BatchFormat, BatchTableError, RunSetting, write_batches,
+};
 use bigbird_lab::evaluation::resilience::Resilience;
 use bigbird_lab::evaluation::results::RunRecord;
 use bigbird_lab::evaluation::seeds::SeedGroup;
@@ -16,7 +18,7 @@ use serde_json::json;
 use super::source::WorkloadSource;
 use super::sweep::{Run, Sweep};
 use super::{estimate, explain_log};
-use crate::output::{Format, FormatArgs};
+use crate::output::{FormatArgs, ResultFormat};
 use crate::progress::Bar;
 use crate::{CommandError, CommandResult, output};
 
@@ -297,11 +299,13 @@ pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
     }
     let format = files.format.format();
     let records: Vec<RunRecord> = match (format, &files.batches) {
-        (Format::Json, _) | (_, Some(_)) => runs.iter().map(|run| run.record(&workload)).collect(),
+        (ResultFormat::Json, _) | (_, Some(_)) => {
+            runs.iter().map(|run| run.record(&workload)).collect()
+        }
         _ => Vec::new(),
     };
     if let Some(path) = &files.batches {
-        let setting = Setting {
+        let setting = RunSetting {
             workload: args.source.to_string(),
             buckets: workload.buckets,
             options: args.source.options(),
@@ -310,7 +314,7 @@ pub(crate) fn run(args: &SimulateArgs) -> CommandResult {
         write_batches(path, &setting, &records)?;
     }
     let text = match format {
-        Format::Json => {
+        ResultFormat::Json => {
             let mut document = json!({ "runs": records });
             if seeds.len() > 1 {
                 document["overSeeds"] = json!(SeedGroup::of(&records));

@@ -14,7 +14,7 @@ use bigbird_lab::workload::Workload;
 
 use super::advice::{advice, larger, mostly, too_small};
 use super::source::{WorkloadSource, noise_scale};
-use crate::output::{Cell, Column, Document, Table, grouped, percent};
+use crate::output::{Document, ResultCell, ResultColumn, ResultTable, grouped, percent};
 
 /// One run of a sweep.
 pub(crate) struct Run {
@@ -106,11 +106,11 @@ impl Parameter {
     }
 
     /// The value, as a cell of a table.
-    fn cell(&self) -> Cell {
+    fn cell(&self) -> ResultCell {
         match (&self.value, self.value.as_ref().map(|it| it.parse())) {
-            (_, Some(Ok(number))) => Cell::Number(number),
-            (Some(text), _) => Cell::text(text),
-            (None, _) => Cell::Missing,
+            (_, Some(Ok(number))) => ResultCell::Number(number),
+            (Some(text), _) => ResultCell::text(text),
+            (None, _) => ResultCell::Missing,
         }
     }
 }
@@ -132,12 +132,12 @@ pub(crate) struct Sweep<'a> {
 const ALWAYS: usize = 2;
 
 /// The runs that differ only in their seed. A table has a row for them.
-struct Row<'a> {
+struct SweepRow<'a> {
     parameters: &'a [Parameter],
     runs: Vec<&'a Run>,
 }
 
-impl Row<'_> {
+impl SweepRow<'_> {
     /// The mean of a number over seeds. None if a run does not have it.
     #[expect(clippy::cast_precision_loss, reason = "a number of seeds")]
     fn mean(&self, number: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
@@ -157,9 +157,9 @@ impl Row<'_> {
     }
 
     /// A percentile of errors. With several seeds, it has an interval.
-    fn error(&self, percent: f64) -> Cell {
+    fn error(&self, percent: f64) -> ResultCell {
         match self.interval(percent) {
-            Some(interval) => Cell::Interval(interval.mean, interval.high - interval.mean),
+            Some(interval) => ResultCell::Interval(interval.mean, interval.high - interval.mean),
             None => share(self.mean(|run| run.outcome.error(percent))),
         }
     }
@@ -175,23 +175,23 @@ impl Row<'_> {
     }
 
     /// What the resilience theorem says about the runs.
-    fn bounds(&self) -> Cell {
+    fn bounds(&self) -> ResultCell {
         let mut found = self
             .runs
             .iter()
             .filter_map(|run| run.outcome.resilience.as_ref());
         if found.clone().any(|it| !it.hold()) {
-            return Cell::text("BROKEN");
+            return ResultCell::text("BROKEN");
         }
         match found.any(|it| it.bounds.by_quotas.is_some()) {
-            true => Cell::text("hold"),
-            false => Cell::Missing,
+            true => ResultCell::text("hold"),
+            false => ResultCell::Missing,
         }
     }
 }
 
-fn share(share: Option<f64>) -> Cell {
-    Cell::or_missing(share, Cell::Share)
+fn share(share: Option<f64>) -> ResultCell {
+    ResultCell::or_missing(share, ResultCell::Share)
 }
 
 impl<'a> Sweep<'a> {
@@ -236,16 +236,16 @@ impl<'a> Sweep<'a> {
     }
 
     /// One row for all runs that differ only in their seed, in the order of the first of them.
-    fn rows(&self) -> Vec<Row<'_>> {
-        let mut rows: Vec<Row<'_>> = Vec::new();
+    fn rows(&self) -> Vec<SweepRow<'_>> {
+        let mut rows: Vec<SweepRow<'_>> = Vec::new();
         for (run, parameters) in self.runs.iter().zip(&self.parameters) {
-            let same = |row: &&mut Row<'_>| {
+            let same = |row: &&mut SweepRow<'_>| {
                 let mut both = row.parameters.iter().zip(parameters);
                 both.all(|(one, other)| one == other || one.name == SEED)
             };
             match rows.iter_mut().find(same) {
                 Some(row) => row.runs.push(run),
-                None => rows.push(Row {
+                None => rows.push(SweepRow {
                     parameters,
                     runs: vec![run],
                 }),
@@ -299,7 +299,7 @@ impl<'a> Sweep<'a> {
              has {}.",
             noise_scale(source.options().noise)
         ));
-        if rows.iter().any(Row::attacked) {
+        if rows.iter().any(SweepRow::attacked) {
             document.paragraph(format!(
                 "Taken: the mean epsilon that attackers consumed of each global budget that was \
                  used. Bounds: whether the resilience theorem held on every device and batch. The \
@@ -360,17 +360,17 @@ impl<'a> Sweep<'a> {
     /// A table with a row for each run, or for each group of runs with several seeds.
     fn table_of<'r>(
         &self,
-        rows: &'r [Row<'r>],
+        rows: &'r [SweepRow<'r>],
         shown: &[usize],
-        columns: &[Column],
-        cells: impl Fn(&Row<'r>) -> Vec<Cell>,
-    ) -> Table {
+        columns: &[ResultColumn],
+        cells: impl Fn(&SweepRow<'r>) -> Vec<ResultCell>,
+    ) -> ResultTable {
         let parameters = shown.iter().map(|column| {
             let Parameter { name, key, .. } = self.parameters[0][*column];
-            Column::new(name, key)
+            ResultColumn::new(name, key)
         });
         let columns = parameters.chain(columns.iter().cloned()).collect();
-        let mut table = Table::new(columns).keys(shown.len());
+        let mut table = ResultTable::new(columns).keys(shown.len());
         for row in rows {
             let parameters = shown.iter().map(|column| row.parameters[*column].cell());
             table.row(parameters.chain(cells(row)).collect());
@@ -378,11 +378,11 @@ impl<'a> Sweep<'a> {
         table
     }
 
-    fn errors(&self, rows: &[Row<'_>], shown: &[usize]) -> Table {
-        let attacked = rows.iter().any(Row::attacked);
-        let mut columns = ["median", "p95"].map(Column::named).to_vec();
+    fn errors(&self, rows: &[SweepRow<'_>], shown: &[usize]) -> ResultTable {
+        let attacked = rows.iter().any(SweepRow::attacked);
+        let mut columns = ["median", "p95"].map(ResultColumn::named).to_vec();
         if attacked {
-            columns.extend(["taken", "bounds"].map(Column::named));
+            columns.extend(["taken", "bounds"].map(ResultColumn::named));
         }
         self.table_of(rows, shown, &columns, |row| {
             let mut cells = vec![row.error(50.0), row.error(95.0)];
@@ -391,14 +391,16 @@ impl<'a> Sweep<'a> {
                     run.outcome.resilience.as_ref()?;
                     Some(run.outcome.spent.mean()?.1)
                 });
-                cells.push(Cell::or_missing(taken, |taken| Cell::Rounded(taken, 2)));
+                cells.push(ResultCell::or_missing(taken, |taken| {
+                    ResultCell::Rounded(taken, 2)
+                }));
                 cells.push(row.bounds());
             }
             cells
         })
     }
 
-    fn parts(&self, rows: &[Row<'_>], shown: &[usize]) -> Table {
+    fn parts(&self, rows: &[SweepRow<'_>], shown: &[usize]) -> ResultTable {
         let causes: Vec<Limit> = Limit::ALL
             .into_iter()
             .filter(|cause| {
@@ -411,18 +413,18 @@ impl<'a> Sweep<'a> {
             })
             .collect();
         let mut columns = ["from noise", "from blocking", "mostly"]
-            .map(Column::named)
+            .map(ResultColumn::named)
             .to_vec();
         let by = causes
             .iter()
-            .map(|cause| Column::new(format!("by {cause}"), cause.key()));
+            .map(|cause| ResultColumn::new(format!("by {cause}"), cause.key()));
         columns.extend(by);
         self.table_of(rows, shown, &columns, |row| {
             let diagnosis = row.diagnosis();
             let mut cells = vec![
                 share(diagnosis.as_ref().map(|it| it.noise)),
                 share(diagnosis.as_ref().map(|it| it.blocking)),
-                Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
+                ResultCell::or_missing(diagnosis.as_ref(), |it| ResultCell::text(mostly(it))),
             ];
             let blocked = causes
                 .iter()
@@ -435,7 +437,7 @@ impl<'a> Sweep<'a> {
     /// A sentence for each way in which errors come about: about the first run of which it is true.
     fn sentences(
         &self,
-        rows: &[Row<'_>],
+        rows: &[SweepRow<'_>],
         shown: &[usize],
         source: &WorkloadSource,
         buckets: u16,
@@ -484,12 +486,12 @@ impl<'a> Sweep<'a> {
     }
 
     /// All parameters and results of all runs. Errors and shares are fractions.
-    pub(crate) fn data(&self) -> Table {
+    pub(crate) fn data(&self) -> ResultTable {
         let names = self.parameters.first().into_iter().flatten();
-        let mut columns: Vec<Column> = names.map(|it| Column::named(it.key)).collect();
-        columns.extend(["median", "p95", "batches"].map(Column::named));
+        let mut columns: Vec<ResultColumn> = names.map(|it| ResultColumn::named(it.key)).collect();
+        columns.extend(["median", "p95", "batches"].map(ResultColumn::named));
         let blocked = Limit::ALL.map(|cause| format!("blocked:{}", cause.key()));
-        columns.extend(blocked.iter().map(|name| Column::named(name)));
+        columns.extend(blocked.iter().map(|name| ResultColumn::named(name)));
         columns.extend(
             [
                 "globalBudgetConsumed:honest",
@@ -508,32 +510,34 @@ impl<'a> Sweep<'a> {
                 "p95:low",
                 "p95:high",
             ]
-            .map(Column::named),
+            .map(ResultColumn::named),
         );
-        let mut table = Table::new(columns);
-        let number = |number: Option<f64>| Cell::or_missing(number, Cell::Number);
+        let mut table = ResultTable::new(columns);
+        let number = |number: Option<f64>| ResultCell::or_missing(number, ResultCell::Number);
         let rows = self.rows();
         for (run, parameters) in self.runs.iter().zip(&self.parameters) {
             let outcome = &run.outcome;
-            let mut cells: Vec<Cell> = parameters
+            let mut cells: Vec<ResultCell> = parameters
                 .iter()
-                .map(|it| Cell::or_missing(it.value.as_ref(), Cell::text))
+                .map(|it| ResultCell::or_missing(it.value.as_ref(), ResultCell::text))
                 .collect();
             cells.extend([outcome.error(50.0), outcome.error(95.0)].map(number));
-            cells.push(Cell::Count(outcome.batches.len() as u64));
+            cells.push(ResultCell::Count(outcome.batches.len() as u64));
             cells.extend(Limit::ALL.map(|cause| number(outcome.blocked_share(cause))));
             let (honest, attacker) = outcome.spent.mean().unzip();
             cells.extend([honest, attacker].map(number));
             let held = outcome.resilience.as_ref().map(Resilience::hold);
-            cells.push(Cell::or_missing(held, |held| Cell::text(held.to_string())));
+            cells.push(ResultCell::or_missing(held, |held| {
+                ResultCell::text(held.to_string())
+            }));
             let diagnosis = Diagnosis::of(&outcome.batches);
             cells.extend([
                 number(diagnosis.as_ref().map(|it| it.noise)),
                 number(diagnosis.as_ref().map(|it| it.blocking)),
                 number(diagnosis.as_ref().map(|it| it.noise_share)),
-                Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
-                Cell::Count(run.queriers.with_batch as u64),
-                Cell::Count(run.queriers.too_few_conversions as u64),
+                ResultCell::or_missing(diagnosis.as_ref(), |it| ResultCell::text(mostly(it))),
+                ResultCell::Count(run.queriers.with_batch as u64),
+                ResultCell::Count(run.queriers.too_few_conversions as u64),
             ]);
             let of_seeds = rows
                 .iter()

@@ -17,7 +17,9 @@ use super::advice::{advice, larger, mostly, too_small};
 use super::estimate;
 use super::source::{WorkloadSource, noise_scale};
 use super::sweep::change;
-use crate::output::{Cell, Column, Document, Format, FormatArgs, Table, grouped};
+use crate::output::{
+    Document, FormatArgs, ResultCell, ResultColumn, ResultFormat, ResultTable, grouped,
+};
 use crate::progress::Bar;
 use crate::{CommandError, CommandResult, output};
 
@@ -189,7 +191,7 @@ pub(crate) fn run(args: &TuneArgs) -> CommandResult {
     }
     bar.clear();
     let text = match args.format.format() {
-        Format::Json => {
+        ResultFormat::Json => {
             let counts = QuerierCounts::of(laboratory.queriers());
             output::json(&tuned_json(args, &choices, &attackers, counts))?
         }
@@ -401,7 +403,7 @@ impl Choice {
     fn name(&self) -> String {
         let global = epsilons(&self.policy, FilterKind::GlobalBudget);
         let quota = epsilons(&self.policy, FilterKind::ImpressionSiteQuota);
-        format!("{global}, {quota}")
+        format!("{global}/{quota}")
     }
 
     fn is_broken(&self) -> bool {
@@ -410,33 +412,36 @@ impl Choice {
     }
 
     /// The percentile that the limits serve, as a cell.
-    fn serves(&self) -> Cell {
-        Cell::or_missing(self.percentile, |it| Cell::text(format!("p{it}")))
+    fn serves(&self) -> ResultCell {
+        ResultCell::or_missing(self.percentile, |it| ResultCell::text(format!("p{it}")))
     }
 
-    fn limit(&self, kind: FilterKind) -> Cell {
-        Cell::Number(epsilons(&self.policy, kind))
+    fn limit(&self, kind: FilterKind) -> ResultCell {
+        ResultCell::Number(epsilons(&self.policy, kind))
     }
 }
 
-fn of_limit(limit: Limit) -> Column {
-    Column::new(limit.name(), limit.key())
+fn of_limit(limit: Limit) -> ResultColumn {
+    ResultColumn::new(limit.name(), limit.key())
 }
 
 /// What devices at each percentile need.
-fn served(choices: &[Choice]) -> Table {
+fn served(choices: &[Choice]) -> ResultTable {
     let columns = [
-        Column::named("percentile"),
-        Column::new("N", "conversionSites"),
-        Column::new("M", "impressionSites"),
-        Column::new("n", "fanOut"),
+        ResultColumn::named("percentile"),
+        ResultColumn::new("N", "conversionSites"),
+        ResultColumn::new("M", "impressionSites"),
+        ResultColumn::new("n", "fanOut"),
         of_limit(Limit::GlobalBudget),
         of_limit(Limit::ImpressionSiteQuota),
         of_limit(Limit::ConversionSiteQuota),
     ];
-    let mut table = Table::new(columns.to_vec());
+    let mut table = ResultTable::new(columns.to_vec());
     for choice in choices.iter().filter(|choice| choice.percentile.is_some()) {
-        let numbers = choice.estimate.numbers.map(|it| Cell::Count(it.into()));
+        let numbers = choice
+            .estimate
+            .numbers
+            .map(|it| ResultCell::Count(it.into()));
         let limits = [
             FilterKind::GlobalBudget,
             FilterKind::ImpressionSiteQuota,
@@ -451,24 +456,23 @@ fn served(choices: &[Choice]) -> Table {
 }
 
 /// Each choice: its error, and what it consists of.
-fn tried(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
+fn tried(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> ResultTable {
     let columns = [
         of_limit(Limit::GlobalBudget),
         of_limit(Limit::ImpressionSiteQuota),
-        Column::named("serves"),
-        Column::new("no attack", "median"),
-        Column::new("from noise", "noise"),
-        Column::new("from blocking", "blocking"),
-        Column::named("mostly"),
-        Column::new("worst attack", "worst"),
-        Column::named("attacker"),
+        ResultColumn::named("serves"),
+        ResultColumn::new("no attack", "median"),
+        ResultColumn::new("from noise", "noise"),
+        ResultColumn::new("from blocking", "blocking"),
+        ResultColumn::new("worst attack", "worst"),
+        ResultColumn::named("attacker"),
     ];
-    let mut table = Table::new(columns.to_vec()).keys(2);
+    let mut table = ResultTable::new(columns.to_vec()).keys(2);
     for choice in choices {
         let median = |run: usize| choice.outcomes.get(run)?.error(50.0);
         let diagnosis = choice.diagnosis();
         let part = |part: fn(&Diagnosis) -> f64| {
-            Cell::or_missing(diagnosis.as_ref().map(part), Cell::Share)
+            ResultCell::or_missing(diagnosis.as_ref().map(part), ResultCell::Share)
         };
         let worst = (1..)
             .zip(attackers)
@@ -478,42 +482,49 @@ fn tried(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
             choice.limit(FilterKind::GlobalBudget),
             choice.limit(FilterKind::ImpressionSiteQuota),
             choice.serves(),
-            Cell::or_missing(median(0), Cell::Share),
+            ResultCell::or_missing(median(0), ResultCell::Share),
             part(|it| it.noise),
             part(|it| it.blocking),
-            Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
-            Cell::or_missing(worst, |(median, _)| Cell::Share(median)),
-            Cell::or_missing(worst, |(_, name)| Cell::text(name)),
+            ResultCell::or_missing(worst, |(median, _)| ResultCell::Share(median)),
+            ResultCell::or_missing(worst, |(_, name)| ResultCell::text(name)),
         ]);
     }
     table
 }
 
 /// The median error of each choice under each attacker.
-fn under_each(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
-    let mut columns = vec![Column::new(
-        format!("{}, {}", Limit::GlobalBudget, Limit::ImpressionSiteQuota),
+fn under_each(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> ResultTable {
+    let mut columns = vec![ResultColumn::new(
+        format!("{} / {}", Limit::GlobalBudget, Limit::ImpressionSiteQuota),
         "attacker",
     )];
-    columns.extend(choices.iter().map(|choice| Column::named(&choice.name())));
-    let mut table = Table::new(columns);
+    columns.extend(
+        choices
+            .iter()
+            .map(|choice| ResultColumn::named(&choice.name())),
+    );
+    let mut table = ResultTable::new(columns);
     let names = std::iter::once("no attack").chain(attackers.iter().map(|it| it.name()));
     for (number, name) in names.enumerate() {
-        let medians = choices
-            .iter()
-            .map(|choice| Cell::or_missing(choice.outcomes[number].error(50.0), Cell::Share));
-        table.row(std::iter::once(Cell::text(name)).chain(medians).collect());
+        let medians = choices.iter().map(|choice| {
+            ResultCell::or_missing(choice.outcomes[number].error(50.0), ResultCell::Share)
+        });
+        table.row(
+            std::iter::once(ResultCell::text(name))
+                .chain(medians)
+                .collect(),
+        );
     }
     table
 }
 
 /// One row for each choice and attacker, with every number.
-fn data(args: &TuneArgs, choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Table {
+fn data(args: &TuneArgs, choices: &[Choice], attackers: &[&'static dyn Attacker]) -> ResultTable {
     let mut columns = vec![
-        Column::named("percentile"),
-        Column::named("conversionSites"),
-        Column::named("impressionSites"),
-        Column::named("fanOut"),
+        ResultColumn::named("percentile"),
+        ResultColumn::named("conversionSites"),
+        ResultColumn::named("impressionSites"),
+        ResultColumn::named("fanOut"),
     ];
     columns.extend(Limit::ALL.map(of_limit));
     columns.extend(
@@ -526,32 +537,37 @@ fn data(args: &TuneArgs, choices: &[Choice], attackers: &[&'static dyn Attacker]
             "dominant",
             "boundsHeld",
         ]
-        .map(Column::named),
+        .map(ResultColumn::named),
     );
-    let mut table = Table::new(columns);
+    let mut table = ResultTable::new(columns);
     for choice in choices {
         let names = std::iter::once("none").chain(attackers.iter().map(|it| it.name()));
         for (attacker, outcome) in names.zip(&choice.outcomes) {
-            let number = |number: Option<f64>| Cell::or_missing(number, Cell::Number);
+            let number = |number: Option<f64>| ResultCell::or_missing(number, ResultCell::Number);
             let diagnosis = Diagnosis::of(&outcome.batches);
             let mut row = vec![number(choice.percentile)];
-            row.extend(choice.estimate.numbers.map(|it| Cell::Count(it.into())));
+            row.extend(
+                choice
+                    .estimate
+                    .numbers
+                    .map(|it| ResultCell::Count(it.into())),
+            );
             row.extend(Limit::ALL.map(|limit| match limit {
                 Limit::QuerierBudget => choice.limit(FilterKind::QuerierBudget),
                 Limit::GlobalBudget => choice.limit(FilterKind::GlobalBudget),
                 Limit::ImpressionSiteQuota => choice.limit(FilterKind::ImpressionSiteQuota),
                 Limit::ConversionSiteQuota => choice.limit(FilterKind::ConversionSiteQuota),
-                _ => Cell::Count(args.domain_cap.into()),
+                _ => ResultCell::Count(args.domain_cap.into()),
             }));
             let held = outcome.resilience.as_ref().map(Resilience::hold);
             row.extend([
-                Cell::text(attacker),
+                ResultCell::text(attacker),
                 number(outcome.error(50.0)),
                 number(outcome.error(95.0)),
                 number(diagnosis.as_ref().map(|it| it.noise)),
                 number(diagnosis.as_ref().map(|it| it.blocking)),
-                Cell::or_missing(diagnosis.as_ref(), |it| Cell::text(mostly(it))),
-                Cell::or_missing(held, |held| Cell::text(held.to_string())),
+                ResultCell::or_missing(diagnosis.as_ref(), |it| ResultCell::text(mostly(it))),
+                ResultCell::or_missing(held, |held| ResultCell::text(held.to_string())),
             ]);
             table.row(row);
         }
@@ -581,9 +597,11 @@ fn explained(args: &TuneArgs, laboratory: &Laboratory<'_>, choices: &[Choice]) -
         Remedy::LargerEpsilon => None,
         remedy => change(remedy),
     });
+    let limits = [FilterKind::GlobalBudget, FilterKind::ImpressionSiteQuota];
+    let [global, quota] = limits.map(|kind| epsilons(&choice.policy, kind));
     Some(format!(
-        "Without attack, under {}: {sentence}",
-        choice.name()
+        "Without attack, under a global budget of {global} and an impression-site quota of {quota}: \
+         {sentence}"
     ))
 }
 

@@ -2,8 +2,8 @@
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::table::Table;
-use super::{Format, width};
+use super::table::ResultTable;
+use super::{ResultFormat, width};
 
 /// The longest line of a paragraph. Longer lines are hard to read, however wide the terminal is.
 pub(super) const LONGEST_LINE: usize = 100;
@@ -12,7 +12,7 @@ pub(super) const LONGEST_LINE: usize = 100;
 #[derive(Debug, Default)]
 pub(crate) struct Document {
     blocks: Vec<Block>,
-    data: Option<Table>,
+    data: Option<ResultTable>,
 }
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ enum Block {
     Paragraph(String),
     /// Text, whose lines are kept.
     Lines(String),
-    Table(Table),
+    ResultTable(ResultTable),
 }
 
 impl Document {
@@ -39,12 +39,12 @@ impl Document {
         self.add(Block::Lines(text.into().trim_end().to_owned()))
     }
 
-    pub(crate) fn table(&mut self, table: Table) -> &mut Self {
-        self.add(Block::Table(table))
+    pub(crate) fn table(&mut self, table: ResultTable) -> &mut Self {
+        self.add(Block::ResultTable(table))
     }
 
     /// Sets the table that CSV contains instead of those of the text.
-    pub(crate) fn data(&mut self, table: Table) -> &mut Self {
+    pub(crate) fn data(&mut self, table: ResultTable) -> &mut Self {
         self.data = Some(table);
         self
     }
@@ -55,11 +55,11 @@ impl Document {
     }
 
     /// The document in a form. JSON has no documents, so it is written as text.
-    pub(crate) fn render(&self, format: Format) -> String {
+    pub(crate) fn render(&self, format: ResultFormat) -> String {
         match format {
-            Format::Text | Format::Json => self.text(width()),
-            Format::Markdown => self.markdown(),
-            Format::Csv => self.csv(),
+            ResultFormat::Text | ResultFormat::Json => self.text(width()),
+            ResultFormat::Markdown => self.markdown(),
+            ResultFormat::Csv => self.csv(),
         }
     }
 
@@ -67,7 +67,7 @@ impl Document {
         let blocks = self.blocks.iter().map(|block| match block {
             Block::Paragraph(text) => filled(text, width.min(LONGEST_LINE)),
             Block::Lines(text) => text.clone() + "\n",
-            Block::Table(table) => table.text(width),
+            Block::ResultTable(table) => table.text(width),
         });
         blocks.collect::<Vec<_>>().join("\n")
     }
@@ -77,7 +77,7 @@ impl Document {
             // Two spaces at the end of a line keep the next one apart.
             Block::Paragraph(text) => text.trim_end().replace('\n', "  \n") + "\n",
             Block::Lines(text) => format!("```text\n{text}\n```\n"),
-            Block::Table(table) => table.markdown(),
+            Block::ResultTable(table) => table.markdown(),
         });
         blocks.collect::<Vec<_>>().join("\n")
     }
@@ -87,7 +87,7 @@ impl Document {
             return data.csv();
         }
         let tables = self.blocks.iter().filter_map(|block| match block {
-            Block::Table(table) => Some(table.csv()),
+            Block::ResultTable(table) => Some(table.csv()),
             _ => None,
         });
         tables.collect::<Vec<_>>().join("\n")
@@ -130,15 +130,15 @@ pub(super) fn filled(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Cell, Column};
+    use super::super::{ResultCell, ResultColumn};
     use super::*;
 
     fn document() -> Document {
-        let mut table = Table::new(vec![
-            Column::new("site", "site"),
-            Column::new("ε", "epsilon"),
+        let mut table = ResultTable::new(vec![
+            ResultColumn::new("site", "site"),
+            ResultColumn::new("ε", "epsilon"),
         ]);
-        table.row(vec![Cell::text("shop, a"), Cell::Number(0.25)]);
+        table.row(vec![ResultCell::text("shop, a"), ResultCell::Number(0.25)]);
         let mut document = Document::new();
         document
             .paragraph("One two three.\nFour.")

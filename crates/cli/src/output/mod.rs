@@ -1,7 +1,7 @@
 //! Printing of results: as text for people, as Markdown, as CSV or as JSON.
 //!
 //! A command puts its result into a [`Document`]: paragraphs and typed tables. The document is
-//! written in the [`Format`] that was asked for. JSON has a form of its own, which each command
+//! written in the [`ResultFormat`] that was asked for. JSON has a form of its own, which each command
 //! defines.
 
 mod document;
@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 pub(crate) use self::document::Document;
-pub(crate) use self::table::{Cell, Column, Table, percent, signed, table};
+pub(crate) use self::table::{ResultCell, ResultColumn, ResultTable, percent, signed, table};
 use crate::stdio;
 
 /// Prints nothing for panics on threads for which this is true: a library turns such a panic into
@@ -41,7 +41,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 
 /// The form of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum ResultFormat {
     /// Text with tables that fit the terminal
     #[default]
     Text,
@@ -65,16 +65,16 @@ pub(crate) struct FormatArgs {
         value_name = "text|markdown|csv|json",
         help_heading = "Output"
     )]
-    format: Format,
+    format: ResultFormat,
     /// Print the result as JSON: short for --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     json: bool,
 }
 
 impl FormatArgs {
-    pub(crate) fn format(&self) -> Format {
+    pub(crate) fn format(&self) -> ResultFormat {
         match self.json {
-            true => Format::Json,
+            true => ResultFormat::Json,
             false => self.format,
         }
     }

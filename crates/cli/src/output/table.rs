@@ -5,22 +5,22 @@ use std::fmt::{self, Write as _};
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width,
 };
-use unicode_width::UnicodeWidthStr as _;
+use unicode_width::UnicodeWidthStr;
 
 use super::{grouped, width};
 
 /// A table.
 #[derive(Debug, Clone)]
-pub(crate) struct Table {
-    columns: Vec<Column>,
-    rows: Vec<Vec<Cell>>,
+pub(crate) struct ResultTable {
+    columns: Vec<ResultColumn>,
+    rows: Vec<Vec<ResultCell>>,
     /// The number of columns that say what a row is about: at least the first.
     keys: usize,
 }
 
 /// A column of a table.
 #[derive(Debug, Clone)]
-pub(crate) struct Column {
+pub(crate) struct ResultColumn {
     /// The heading for people.
     title: String,
     /// The heading in CSV files.
@@ -31,7 +31,7 @@ pub(crate) struct Column {
 
 /// What one row says about one column.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Cell {
+pub(crate) enum ResultCell {
     /// Anything that is not a number.
     Text(String),
     /// A whole number, shown with commas between thousands.
@@ -52,7 +52,7 @@ pub(crate) enum Cell {
     Missing,
 }
 
-impl Cell {
+impl ResultCell {
     pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
@@ -108,7 +108,7 @@ pub(crate) fn signed(number: i64) -> String {
     format!("{sign}{}", grouped(number.unsigned_abs()))
 }
 
-impl Column {
+impl ResultColumn {
     pub(crate) fn new(title: impl Into<String>, key: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -124,14 +124,17 @@ impl Column {
 }
 
 /// A table of text. From the second column on, cells are aligned to the right.
-pub(crate) fn table(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
-    let columns = (0..).zip(header).map(|(number, title)| Column {
+pub(crate) fn table(
+    header: Vec<String>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> ResultTable {
+    let columns = (0..).zip(header).map(|(number, title)| ResultColumn {
         right: number > 0,
-        ..Column::new(title.clone(), title.replace('\n', " "))
+        ..ResultColumn::new(title.clone(), title.replace('\n', " "))
     });
-    let mut table = Table::new(columns.collect());
+    let mut table = ResultTable::new(columns.collect());
     for row in rows {
-        table.row(row.into_iter().map(Cell::Text).collect());
+        table.row(row.into_iter().map(ResultCell::Text).collect());
     }
     table
 }
@@ -151,8 +154,8 @@ const PADDING: usize = 3;
 /// Words that are longer than this may be broken to make a table fit.
 const LONGEST_WORD: usize = 24;
 
-impl Table {
-    pub(crate) fn new(columns: Vec<Column>) -> Self {
+impl ResultTable {
+    pub(crate) fn new(columns: Vec<ResultColumn>) -> Self {
         Self {
             columns,
             rows: Vec::new(),
@@ -167,14 +170,14 @@ impl Table {
         self
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<Cell>) {
+    pub(crate) fn row(&mut self, cells: Vec<ResultCell>) {
         self.rows.push(cells);
     }
 
     /// True if the cells of a column are aligned to the right.
     fn is_right(&self, column: usize) -> bool {
         let mut cells = self.rows.iter().filter_map(|row| row.get(column));
-        self.columns[column].right || cells.any(Cell::is_number)
+        self.columns[column].right || cells.any(ResultCell::is_number)
     }
 
     /// The width of the widest cell of a column, without its heading.
@@ -191,7 +194,7 @@ impl Table {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         let longest = cells.flat_map(|cell| {
             let shown = cell.shown();
-            let words = shown.split_whitespace().map(|word| word.width());
+            let words = shown.split_whitespace().map(UnicodeWidthStr::width);
             words.max()
         });
         longest.max().unwrap_or(0).min(LONGEST_WORD)
@@ -225,7 +228,7 @@ impl Table {
 
     /// The table with only some of its columns.
     fn only(&self, columns: &[usize]) -> Self {
-        let cells = |row: &Vec<Cell>| {
+        let cells = |row: &Vec<ResultCell>| {
             let cells = columns.iter().filter_map(|column| row.get(*column));
             cells.cloned().collect()
         };
@@ -239,7 +242,7 @@ impl Table {
     /// The lines of each heading, at most this many.
     fn headings(&self, most_lines: usize) -> Vec<Vec<String>> {
         let columns = self.columns.iter().enumerate();
-        let heading = |(number, column): (usize, &Column)| {
+        let heading = |(number, column): (usize, &ResultColumn)| {
             in_lines(&column.title, self.widest(number), most_lines)
         };
         columns.map(heading).collect()
@@ -265,7 +268,7 @@ impl Table {
         table.set_content_arrangement(ContentArrangement::Dynamic);
         table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
         table.set_header(headings.iter().map(|lines| lines.join("\n")));
-        let shown = |row: &Vec<Cell>| row.iter().map(Cell::shown).collect::<Vec<_>>();
+        let shown = |row: &Vec<ResultCell>| row.iter().map(ResultCell::shown).collect::<Vec<_>>();
         table.add_rows(self.rows.iter().map(shown));
         for (number, column) in table.column_iter_mut().enumerate() {
             if self.is_right(number) {
@@ -332,7 +335,7 @@ impl Table {
         // Memory does not refuse to be written to, and every row has a cell for each column.
         let _ = csv.write_record(self.columns.iter().map(|column| &column.key));
         for row in &self.rows {
-            let _ = csv.write_record(row.iter().map(Cell::exact));
+            let _ = csv.write_record(row.iter().map(ResultCell::exact));
         }
         let bytes = csv.into_inner().unwrap_or_default();
         String::from_utf8(bytes).unwrap_or_default()
@@ -340,7 +343,7 @@ impl Table {
 }
 
 /// The table as text, as wide as the output allows.
-impl fmt::Display for Table {
+impl fmt::Display for ResultTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text(width()).trim_end())
     }
@@ -381,17 +384,17 @@ fn in_lines(title: &str, widest: usize, most: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn runs() -> Table {
-        let mut table = Table::new(vec![
-            Column::named("attacker"),
-            Column::new("impression-site quota", "impressionSiteQuota"),
-            Column::named("median"),
+    fn runs() -> ResultTable {
+        let mut table = ResultTable::new(vec![
+            ResultColumn::named("attacker"),
+            ResultColumn::new("impression-site quota", "impressionSiteQuota"),
+            ResultColumn::named("median"),
         ]);
         for (attacker, quota, median) in [("none", Some(0.5), 0.051), ("random", None, 0.2)] {
             table.row(vec![
-                Cell::text(attacker),
-                Cell::or_missing(quota, Cell::Number),
-                Cell::Share(median),
+                ResultCell::text(attacker),
+                ResultCell::or_missing(quota, ResultCell::Number),
+                ResultCell::Share(median),
             ]);
         }
         table
@@ -424,13 +427,13 @@ mod tests {
     fn tables_fit_every_terminal() {
         let mut table = runs();
         table.row(vec![
-            Cell::text("a text with several words in it"),
-            Cell::Number(0.123_456),
-            Cell::Interval(0.062, 0.004),
+            ResultCell::text("a text with several words in it"),
+            ResultCell::Number(0.123_456),
+            ResultCell::Interval(0.062, 0.004),
         ]);
         for width in 37..120 {
             let text = table.text(width);
-            let longest = text.lines().map(|line| line.width()).max();
+            let longest = text.lines().map(UnicodeWidthStr::width).max();
             assert!(longest <= Some(width), "{width}\n{text}");
             for number in ["0.123456", "6.2% ± 0.4", "20.0%"] {
                 assert!(text.contains(number), "{width}\n{text}");

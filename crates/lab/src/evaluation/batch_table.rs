@@ -19,7 +19,7 @@ use super::results::{BatchRecord, RunRecord};
 
 /// The parameters that all runs of a table share.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setting {
+pub struct RunSetting {
     /// The workload, in words.
     pub workload: String,
     /// The number of buckets.
@@ -71,8 +71,8 @@ pub enum BatchTableError {
 }
 
 /// A row: a batch of a run.
-struct Row<'a> {
-    setting: &'a Setting,
+struct TidyRow<'a> {
+    setting: &'a RunSetting,
     run: &'a RunRecord,
     number: u64,
     batch: &'a BatchRecord,
@@ -80,10 +80,10 @@ struct Row<'a> {
 
 /// The content of a column: how to get it from a row, or nothing if the run does not have it.
 enum Content {
-    Text(fn(&Row<'_>) -> Option<String>),
-    Whole(fn(&Row<'_>) -> Option<u64>),
-    Number(fn(&Row<'_>) -> Option<f64>),
-    Flag(fn(&Row<'_>) -> Option<bool>),
+    Text(fn(&TidyRow<'_>) -> Option<String>),
+    Whole(fn(&TidyRow<'_>) -> Option<u64>),
+    Number(fn(&TidyRow<'_>) -> Option<f64>),
+    Flag(fn(&TidyRow<'_>) -> Option<bool>),
     /// The number of reports of the batch that this limit was the first to block.
     BlockedBy(Limit),
 }
@@ -192,9 +192,9 @@ fn columns() -> Vec<(String, Content)> {
 }
 
 /// The rows of some runs.
-fn rows<'a>(setting: &'a Setting, runs: &'a [RunRecord]) -> impl Iterator<Item = Row<'a>> {
+fn rows<'a>(setting: &'a RunSetting, runs: &'a [RunRecord]) -> impl Iterator<Item = TidyRow<'a>> {
     runs.iter().flat_map(move |run| {
-        (0..).zip(&run.batches).map(move |(number, batch)| Row {
+        (0..).zip(&run.batches).map(move |(number, batch)| TidyRow {
             setting,
             run,
             number,
@@ -209,7 +209,7 @@ fn rows<'a>(setting: &'a Setting, runs: &'a [RunRecord]) -> impl Iterator<Item =
 /// If the file name has another end, or if the file cannot be written.
 pub fn write_batches(
     path: &Path,
-    setting: &Setting,
+    setting: &RunSetting,
     runs: &[RunRecord],
 ) -> Result<(), BatchTableError> {
     let Some(format) = BatchFormat::of(path) else {
@@ -232,7 +232,7 @@ pub fn write_batches(
     }
 }
 
-fn write_csv(file: File, setting: &Setting, runs: &[RunRecord]) -> io::Result<()> {
+fn write_csv(file: File, setting: &RunSetting, runs: &[RunRecord]) -> io::Result<()> {
     let columns = columns();
     let mut csv = csv::Writer::from_writer(file);
     csv.write_record(columns.iter().map(|(name, _)| name))?;
@@ -253,7 +253,7 @@ fn write_csv(file: File, setting: &Setting, runs: &[RunRecord]) -> io::Result<()
     csv.flush()
 }
 
-fn write_parquet(file: File, setting: &Setting, runs: &[RunRecord]) -> Result<(), ParquetError> {
+fn write_parquet(file: File, setting: &RunSetting, runs: &[RunRecord]) -> Result<(), ParquetError> {
     let of = || rows(setting, runs);
     let columns = columns().into_iter().map(|(name, content)| {
         let array: ArrayRef = match content {
@@ -291,7 +291,7 @@ mod tests {
     use crate::workload::synthetic::{Population, Preset};
 
     /// A run with some batches, and the setting that it was made in.
-    fn run() -> (Setting, RunRecord) {
+    fn run() -> (RunSetting, RunRecord) {
         let population = Population {
             preset: Preset::Published,
             scale: 0.002,
@@ -312,7 +312,7 @@ mod tests {
             attack: None,
         };
         let result = experiment.run(&laboratory, 1).unwrap();
-        let setting = Setting {
+        let setting = RunSetting {
             workload: "a, \"b\"".to_owned(),
             buckets: workload.buckets,
             options,
