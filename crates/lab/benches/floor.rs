@@ -210,7 +210,7 @@ type Seen = (u16, u32, u32, u16);
 type Sums = (Vec<u64>, Vec<u64>);
 
 /// A report in the plain loop: its place in time, its bucket, and its first cause.
-type Report = (u64, Option<u16>, Option<usize>);
+type LoopReport = (u64, Option<u16>, Option<usize>);
 
 /// Computes the sums of all batches by a loop that knows the rules of this evaluation.
 fn floor_of_a_run(workload: &Workload, laboratory: &Laboratory<'_>, policy: &Policy) -> Vec<Sums> {
@@ -231,7 +231,7 @@ fn floor_of_a_run(workload: &Workload, laboratory: &Laboratory<'_>, policy: &Pol
         .iter()
         .map(|querier| (1e6 * querier.epsilon()).ceil() as u64)
         .collect();
-    let mut reports: Vec<Vec<Report>> = vec![Vec::new(); queriers.len()];
+    let mut reports: Vec<Vec<LoopReport>> = vec![Vec::new(); queriers.len()];
     let mut seen: Vec<Seen> = Vec::new();
     // A filter: its kind and site in one word, and its epoch.
     let mut spent: Vec<(u64, u16, u64)> = Vec::new();

@@ -13,8 +13,8 @@
 use bigbird::{FilterKind, Policy, PolicyError, Profile, SiteId};
 use bigbird_lab::attack::attackers::Random;
 use bigbird_lab::attack::{Attack, AttackStage, Attacker, Strategy, Strength};
-use bigbird_lab::evaluation::{Interval, Laboratory, QuerierOptions};
-use bigbird_lab::workload::criteo::read_prepared;
+use bigbird_lab::evaluation::{ConfidenceInterval, Laboratory, QuerierOptions};
+use bigbird_lab::workload::criteo::{PreparedOptions, read_prepared};
 use bigbird_lab::workload::synthetic::{Population, Preset};
 
 /// The random attacker of the artifact.
@@ -77,7 +77,7 @@ fn policy(quota: Option<f64>) -> Result<Policy, PolicyError> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let workload = match arguments.next() {
-        Some(folder) => read_prepared(folder.as_ref())?,
+        Some(folder) => read_prepared(folder.as_ref(), &PreparedOptions::default())?,
         None => {
             let population = Population {
                 preset: Preset::Published,
@@ -108,11 +108,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let outcome = laboratory.run(&policy, Some(attack))?;
                 medians.extend(outcome.error(50.0).map(|median| 100.0 * median));
             }
-            let Some(interval) = Interval::of(&medians) else {
+            let Some(interval) = ConfidenceInterval::of(&medians) else {
                 continue;
             };
             let quota = quota.map_or("none".to_owned(), |quota| quota.to_string());
-            let Interval {
+            let ConfidenceInterval {
                 mean, low, high, ..
             } = interval;
             let name = attacker.name();

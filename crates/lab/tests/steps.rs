@@ -5,8 +5,10 @@
 use bigbird::{Policy, Profile};
 use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
-use bigbird_lab::evaluation::audience::{Audience, VisitCounts};
-use bigbird_lab::evaluation::batching::{BatchKeys, BatchPlan, BatchSums, QuerierNumbers, TimeKey};
+use bigbird_lab::evaluation::audience::{AttackAudience, VisitCounts};
+use bigbird_lab::evaluation::batching::{
+    BatchKeys, BatchPlan, BatchTotals, QuerierNumbers, TimeKey,
+};
 use bigbird_lab::evaluation::metrics::{Batch, evaluate};
 use bigbird_lab::evaluation::replay::{
     Observer, Replay, Replayed, Replayer, ReportRow, Scene, Unlimited,
@@ -19,13 +21,13 @@ use bigbird_lab::workload::synthetic::{Population, Preset};
 
 /// The rows of some parts, as a step hands them to the next.
 #[derive(Default)]
-struct Rows {
+struct CollectedRows {
     rows: Vec<(ReportRow, Option<u16>)>,
 }
 
 /// Collects rows, each with the bucket that it would have had without limits.
 struct Collect<'a> {
-    rows: &'a mut Rows,
+    rows: &'a mut CollectedRows,
     unlimited: Unlimited,
 }
 
@@ -69,7 +71,7 @@ impl<'w> Cluster<'w> {
         BatchPlan::new(queriers, sum)
     }
 
-    fn audience(&self, queriers: &[Querier], attack: &Attack<'_>) -> Audience {
+    fn audience(&self, queriers: &[Querier], attack: &Attack<'_>) -> AttackAudience {
         let new = || VisitCounts::new(self.workload, queriers, &self.options);
         let mut sum = new();
         for parts in &self.machines {
@@ -79,15 +81,15 @@ impl<'w> Cluster<'w> {
             }
             sum.merge(&counts);
         }
-        Audience::new(attack, self.workload, queriers, &sum)
+        AttackAudience::new(attack, self.workload, queriers, &sum)
     }
 
     /// Replays every part, each with a worker of its own, and returns the rows of all.
-    fn replay(&self, replay: Replay<'_>) -> (Rows, Replayed) {
-        let mut all = Rows::default();
+    fn replay(&self, replay: Replay<'_>) -> (CollectedRows, Replayed) {
+        let mut all = CollectedRows::default();
         let mut sum: Option<Replayed> = None;
         for part in self.machines.iter().flatten() {
-            let mut rows = Rows::default();
+            let mut rows = CollectedRows::default();
             let mut collect = Collect {
                 rows: &mut rows,
                 unlimited: Unlimited::new().unwrap(),
@@ -104,8 +106,8 @@ impl<'w> Cluster<'w> {
     }
 
     /// The sums of what was kept, and of what would have been without limits.
-    fn sums(&self, plan: &BatchPlan, rows: &Rows) -> (BatchSums, BatchSums) {
-        let new = || BatchSums::new(plan, self.workload.buckets);
+    fn sums(&self, plan: &BatchPlan, rows: &CollectedRows) -> (BatchTotals, BatchTotals) {
+        let new = || BatchTotals::new(plan, self.workload.buckets);
         let (mut kept, mut full) = (new(), new());
         for (row, unlimited) in &rows.rows {
             if let Some(batch) = plan.batch(row.querier, TimeKey::of(&row.conversion)) {

@@ -7,8 +7,8 @@ use bigbird_chart::{Chart, Series, Stroke};
 use bigbird_lab::evaluation::resilience::{Bound, Resilience};
 use bigbird_lab::evaluation::results::RunRecord;
 use bigbird_lab::evaluation::{
-    Diagnosis, ErrorSource, Experiment, Interval, NoiseModel, QuerierCounts, QuerierOptions,
-    Remedy, RunResult,
+    ConfidenceInterval, Diagnosis, ErrorSource, Experiment, NoiseModel, QuerierCounts,
+    QuerierOptions, Remedy, RunResult,
 };
 use bigbird_lab::workload::Workload;
 
@@ -147,13 +147,13 @@ impl SweepRow<'_> {
     }
 
     /// The interval of a percentile of errors over seeds, if there are several.
-    fn interval(&self, percent: f64) -> Option<Interval> {
+    fn interval(&self, percent: f64) -> Option<ConfidenceInterval> {
         let errors: Option<Vec<f64>> = self
             .runs
             .iter()
             .map(|run| run.outcome.error(percent))
             .collect();
-        Interval::of(&errors?)
+        ConfidenceInterval::of(&errors?)
     }
 
     /// A percentile of errors. With several seeds, it has an interval.

@@ -47,7 +47,7 @@ impl VisitCounts {
 
 /// The visits that one attacker hears of.
 #[derive(Debug, Clone)]
-pub struct Audience {
+pub struct AttackAudience {
     visits: HeardVisits,
     /// The conversion sites whose events can be heard of at all.
     heard: Vec<bool>,
@@ -55,7 +55,7 @@ pub struct Audience {
     conversion_sites: Vec<bool>,
 }
 
-impl Audience {
+impl AttackAudience {
     /// The visits to the sites that the attacker owns. Its impression sites have the most
     /// impressions, and its conversion sites the most reports. Sites that are equally busy are
     /// ordered by name.

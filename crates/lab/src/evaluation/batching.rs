@@ -4,7 +4,7 @@
 //! their rows in the source. So the batch of a report follows from the place of its conversion in
 //! time, once the places at which batches end are known ([`BatchPlan`]). These places are found
 //! before anything is replayed, and then every part of a workload adds its reports to the right
-//! sums ([`BatchSums`]). Sums are whole numbers, so the order of parts does not matter.
+//! sums ([`BatchTotals`]). Sums are whole numbers, so the order of parts does not matter.
 
 use bigbird::Limit;
 
@@ -173,7 +173,7 @@ fn ends(mut keys: &mut [TimeKey], size: usize) -> Vec<TimeKey> {
 
 /// The sums of the reports of every batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BatchSums {
+pub struct BatchTotals {
     buckets: usize,
     /// For each batch, the sum of each bucket.
     sums: Vec<u64>,
@@ -191,7 +191,7 @@ pub struct BatchCounts {
     pub blocked: [u64; Limit::ALL.len()],
 }
 
-impl BatchSums {
+impl BatchTotals {
     /// No reports yet.
     pub fn new(plan: &BatchPlan, buckets: u16) -> Self {
         let buckets = usize::from(buckets);

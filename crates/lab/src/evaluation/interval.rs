@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The interval is Student's: it assumes that the number varies between seeds like a normal
 /// variable of unknown variance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct ConfidenceInterval {
     /// The mean.
     pub mean: f64,
     /// The lower end of the interval.
@@ -18,7 +18,7 @@ pub struct Interval {
     pub seeds: usize,
 }
 
-impl Interval {
+impl ConfidenceInterval {
     /// The interval for some numbers, one for each seed. None if there are fewer than two.
     #[expect(clippy::cast_precision_loss, reason = "a number of seeds")]
     pub fn of(numbers: &[f64]) -> Option<Self> {
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn the_interval_of_a_textbook() {
         let sleep = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
-        let interval = Interval::of(&sleep).unwrap();
+        let interval = ConfidenceInterval::of(&sleep).unwrap();
         assert!((interval.mean - 2.33).abs() < 1e-12);
         assert!((interval.low - 0.898).abs() < 1e-3, "{interval:?}");
         assert!((interval.high - 3.762).abs() < 1e-3, "{interval:?}");
@@ -69,9 +69,9 @@ mod tests {
 
     #[test]
     fn one_seed_has_no_interval() {
-        assert_eq!(Interval::of(&[]), None);
-        assert_eq!(Interval::of(&[1.0]), None);
-        let same = Interval::of(&[1.0, 1.0]).unwrap();
+        assert_eq!(ConfidenceInterval::of(&[]), None);
+        assert_eq!(ConfidenceInterval::of(&[1.0]), None);
+        let same = ConfidenceInterval::of(&[1.0, 1.0]).unwrap();
         assert_eq!((same.low, same.high), (1.0, 1.0));
     }
 }

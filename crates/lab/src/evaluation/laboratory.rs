@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bigbird::{Epsilon, EpsilonError, Limit, Policy, PolicyError, Window};
 use thiserror::Error;
 
-use super::audience::{Audience, VisitCounts};
-use super::batching::{BatchKeys, BatchPlan, BatchSums, QuerierNumbers, TimeKey};
+use super::audience::{AttackAudience, VisitCounts};
+use super::batching::{BatchKeys, BatchPlan, BatchTotals, QuerierNumbers, TimeKey};
 use super::metrics::{self, Batch, evaluate};
 use super::querier::{Querier, QuerierOptions};
 use super::replay::{Observer, Replay, Replayed, Replayer, ReportRow, Scene, Unlimited};
@@ -28,7 +28,7 @@ pub struct Laboratory<'w> {
     numbers: QuerierNumbers,
     plan: BatchPlan,
     /// The sums without any limit. The first run without attack computes them.
-    full: OnceLock<BatchSums>,
+    full: OnceLock<BatchTotals>,
     visits: OnceLock<VisitCounts>,
     /// The results of policies without attack. Every attack is compared with them.
     unattacked: Mutex<Vec<(Policy, Arc<RunResult>)>>,
@@ -213,7 +213,7 @@ impl<'w> Laboratory<'w> {
         Ok(self.replay(policy, attack, make)?.0)
     }
 
-    fn audience(&self, attack: &Attack<'_>) -> Result<Audience, LabError> {
+    fn audience(&self, attack: &Attack<'_>) -> Result<AttackAudience, LabError> {
         let counts = match self.visits.get() {
             Some(counts) => counts,
             None => {
@@ -226,7 +226,12 @@ impl<'w> Laboratory<'w> {
                 self.visits.get_or_init(|| sum.unwrap_or_else(new))
             }
         };
-        Ok(Audience::new(attack, self.workload, &self.queriers, counts))
+        Ok(AttackAudience::new(
+            attack,
+            self.workload,
+            &self.queriers,
+            counts,
+        ))
     }
 
     /// The run of a policy without attack, which is made once.
@@ -258,7 +263,7 @@ impl<'w> Laboratory<'w> {
     fn replay<O: Observer + Send>(
         &self,
         policy: &Policy,
-        attack: Option<(Attack<'_>, &Audience)>,
+        attack: Option<(Attack<'_>, &AttackAudience)>,
         observe: impl Fn() -> O + Sync,
     ) -> Result<(Vec<O>, Replayed), LabError> {
         let replay = Replay {
@@ -290,15 +295,15 @@ impl<'w> Laboratory<'w> {
         Ok((observers, replayed))
     }
 
-    fn sum(&self, parts: impl Iterator<Item = BatchSums>) -> BatchSums {
-        let mut sum = BatchSums::new(&self.plan, self.workload.buckets);
+    fn sum(&self, parts: impl Iterator<Item = BatchTotals>) -> BatchTotals {
+        let mut sum = BatchTotals::new(&self.plan, self.workload.buckets);
         for more in parts {
             sum.merge(&more);
         }
         sum
     }
 
-    fn evaluated(&self, kept: impl Iterator<Item = BatchSums>, replayed: Replayed) -> RunResult {
+    fn evaluated(&self, kept: impl Iterator<Item = BatchTotals>, replayed: Replayed) -> RunResult {
         let kept = self.sum(kept);
         let full = self.full.get().unwrap_or(&kept);
         RunResult {
@@ -327,14 +332,14 @@ fn each_part<S: Send>(
 #[derive(Debug)]
 struct SumObserver<'a> {
     plan: &'a BatchPlan,
-    kept: BatchSums,
+    kept: BatchTotals,
     /// The sums without any limit, if they are asked for.
-    full: Option<(Unlimited, BatchSums)>,
+    full: Option<(Unlimited, BatchTotals)>,
 }
 
 impl<'a> SumObserver<'a> {
     fn new(laboratory: &'a Laboratory<'_>, full: Option<Unlimited>) -> Self {
-        let empty = BatchSums::new(&laboratory.plan, laboratory.workload.buckets);
+        let empty = BatchTotals::new(&laboratory.plan, laboratory.workload.buckets);
         Self {
             plan: &laboratory.plan,
             full: full.map(|unlimited| (unlimited, empty.clone())),

@@ -2,7 +2,7 @@
 
 use bigbird::Limit;
 
-use super::batching::{BatchPlan, BatchSums};
+use super::batching::{BatchPlan, BatchTotals};
 use super::querier::{Querier, QuerierOptions};
 
 /// A batch of reports of one querier, and the error of their sum.
@@ -42,8 +42,8 @@ pub struct ErrorParts {
 pub fn evaluate(
     queriers: &[Querier],
     plan: &BatchPlan,
-    full: &BatchSums,
-    kept: &BatchSums,
+    full: &BatchTotals,
+    kept: &BatchTotals,
     options: &QuerierOptions,
 ) -> Vec<Batch> {
     plan.queriers()

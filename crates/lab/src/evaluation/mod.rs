@@ -7,7 +7,7 @@
 //!    ([`Querier`](querier::Querier)) and where batches end ([`BatchPlan`](batching::BatchPlan)).
 //! 2. [`Replayer`](replay::Replayer) replays the devices of a part under a policy, and shows each
 //!    report to an [`Observer`](replay::Observer): one [`ReportRow`](replay::ReportRow) per report.
-//! 3. [`BatchSums`](batching::BatchSums) adds the reports of all parts to the sums of their batches,
+//! 3. [`BatchTotals`](batching::BatchTotals) adds the reports of all parts to the sums of their batches,
 //!    and [`evaluate`](metrics::evaluate) gives their errors.
 //!
 //! Everything that is merged is a whole number, so results do not depend on how a workload is
@@ -31,6 +31,6 @@ pub mod survey;
 
 pub use diagnosis::{Diagnosis, ErrorSource, QuerierCounts, Remedy};
 pub use experiment::Experiment;
-pub use interval::Interval;
+pub use interval::ConfidenceInterval;
 pub use laboratory::{LabError, Laboratory, RunResult};
 pub use querier::{NoiseModel, Querier, QuerierOptions};

@@ -11,7 +11,7 @@ use bigbird::{
     SiteId, Timestamp, UserAction, Window, Workspace, generate_report,
 };
 
-use super::audience::Audience;
+use super::audience::AttackAudience;
 use super::batching::QuerierNumbers;
 use super::querier::Querier;
 use super::resilience::{Resilience, Spent};
@@ -36,7 +36,7 @@ pub struct Replay<'a> {
     /// The number of epochs before its own that a conversion looks at.
     pub lookback_epochs: u16,
     /// The attack and the visits that the attacker hears of, or none.
-    pub attack: Option<(Attack<'a>, &'a Audience)>,
+    pub attack: Option<(Attack<'a>, &'a AttackAudience)>,
 }
 
 /// A report of a querier: one row of a replay.
@@ -111,7 +111,7 @@ pub struct Replayer<'a> {
 /// The state of an attack.
 struct AttackState<'a> {
     attack: Attack<'a>,
-    audience: &'a Audience,
+    audience: &'a AttackAudience,
     strategy: Box<dyn Strategy + 'a>,
     stage: StageState,
     tally: AttackTally,
@@ -119,7 +119,7 @@ struct AttackState<'a> {
 }
 
 impl<'a> AttackState<'a> {
-    fn new(replay: &Replay<'a>, attack: Attack<'a>, audience: &'a Audience) -> Self {
+    fn new(replay: &Replay<'a>, attack: Attack<'a>, audience: &'a AttackAudience) -> Self {
         let sites = replay.numbers.sites() + replay.impression_sites;
         let first_sybil = SiteId(u32::try_from(sites).unwrap_or(u32::MAX));
         let capacity = replay.policy.capacities().querier_budget.amount();

@@ -25,7 +25,7 @@ pub struct RunRecord {
     pub attacker: String,
     /// The capacities.
     #[serde(flatten)]
-    pub limits: Limits,
+    pub limits: RunLimits,
     /// The rule for what impression sites pay.
     pub site_charging: String,
     /// The number of Sybils of the attacker.
@@ -67,7 +67,7 @@ pub struct RunRecord {
 /// The five limits of a policy. A limit that the policy does not have is null.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Limits {
+pub struct RunLimits {
     /// The querier budget.
     pub querier_budget: Option<f64>,
     /// The global budget.
@@ -289,7 +289,7 @@ impl RunRecord {
             suite: suite.to_owned(),
             profile: experiment.profile.to_string(),
             attacker: experiment.attacker().to_owned(),
-            limits: Limits::of(experiment),
+            limits: RunLimits::of(experiment),
             site_charging: experiment.policy.site_charging().name().to_owned(),
             sybils: strength.map(|strength| strength.sybils),
             first_rank: strength.map(|strength| strength.first_rank),
@@ -329,7 +329,7 @@ impl RunRecord {
     }
 }
 
-impl Limits {
+impl RunLimits {
     /// The limits of an experiment.
     pub fn of(experiment: &Experiment) -> Self {
         Self {

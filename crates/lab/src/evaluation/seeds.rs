@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::interval::Interval;
-use super::results::{Limits, RunRecord};
+use super::interval::ConfidenceInterval;
+use super::results::{RunLimits, RunRecord};
 
 /// The errors of runs that differ only in their seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct SeedGroup {
     pub attacker: String,
     /// The capacities.
     #[serde(flatten)]
-    pub limits: Limits,
+    pub limits: RunLimits,
     /// The rule for what impression sites pay.
     pub site_charging: String,
     /// The number of Sybils of the attacker.
@@ -26,9 +26,9 @@ pub struct SeedGroup {
     pub seeds: Vec<u64>,
     /// The median error of a run: its mean over seeds. None with one seed, or if a run has no
     /// batches.
-    pub median: Option<Interval>,
+    pub median: Option<ConfidenceInterval>,
     /// The 95th percentile of a run.
-    pub p95: Option<Interval>,
+    pub p95: Option<ConfidenceInterval>,
     /// The numbers of these runs in the list of all runs.
     #[serde(skip)]
     pub runs: Vec<usize>,
@@ -64,7 +64,7 @@ impl SeedGroup {
         for group in &mut groups {
             let interval = |error: fn(&RunRecord) -> Option<f64>| {
                 let errors = group.runs.iter().map(|number| error(&runs[*number]));
-                Interval::of(&errors.collect::<Option<Vec<f64>>>()?)
+                ConfidenceInterval::of(&errors.collect::<Option<Vec<f64>>>()?)
             };
             (group.median, group.p95) = (interval(|run| run.median), interval(|run| run.p95));
         }

@@ -1,6 +1,6 @@
 //! Every number of the paper, next to ours.
 
-use crate::evaluation::Interval;
+use crate::evaluation::ConfidenceInterval;
 use crate::paper::numbers::{PaperResult, paper_numbers};
 use crate::paper::reproduce::Results;
 
@@ -12,7 +12,7 @@ pub struct Compared {
     /// Our number, as a fraction. With several seeds, it is the mean.
     pub ours: f64,
     /// With several seeds, the 95% interval of our mean.
-    pub interval: Option<Interval>,
+    pub interval: Option<ConfidenceInterval>,
 }
 
 /// Every number that the paper gives for the suites that were run, next to ours.

@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::attack::Strength;
 use crate::evaluation::metrics::percentile;
 use crate::evaluation::results::RunRecord;
-use crate::evaluation::{Interval, LabError, Laboratory};
+use crate::evaluation::{ConfidenceInterval, LabError, Laboratory};
 use crate::paper::claims::Claim;
 use crate::paper::suites::{EvaluatedSystem, Planned, Suite};
 use crate::workload::hash;
@@ -42,9 +42,9 @@ impl FinishedRun {
     }
 
     /// The mean of a number over seeds, with its interval. None if there is one seed.
-    pub fn interval(&self, measure: impl Fn(&Summary) -> f64) -> Option<Interval> {
+    pub fn interval(&self, measure: impl Fn(&Summary) -> f64) -> Option<ConfidenceInterval> {
         let numbers: Vec<f64> = self.of_seeds.iter().map(measure).collect();
-        Interval::of(&numbers)
+        ConfidenceInterval::of(&numbers)
     }
 
     /// The same run with one of its seeds. None if there are not so many.

@@ -1,10 +1,10 @@
 //! The files that the paper's artifact prepares: one of impressions and one of conversions. All of
 //! their columns hold whole numbers.
 //!
-//! Reading has three steps, and all threads take part in each of them:
+//! PreparedReading has three steps, and all threads take part in each of them:
 //!
 //! 1. Columns are decoded, each on its own, some hundred thousand rows at a time.
-//! 2. Rows are packed, and divided by a hash of their user.
+//! 2. DecodedRows are packed, and divided by a hash of their user.
 //! 3. The rows of a division are sorted by user and time. They become a part of the workload.
 //!
 //! Neither the divisions nor the numbers of sites depend on the number of threads.
@@ -47,21 +47,21 @@ impl Default for PreparedOptions {
 pub fn read_prepared(folder: &Path, options: &PreparedOptions) -> Result<Workload, ReadError> {
     let (impressions, conversions) = (folder.join(IMPRESSIONS), folder.join(CONVERSIONS));
     let mut of_impressions = vec![
-        ("timestamp_min", Role::Minute),
-        ("user_id", Role::User),
-        ("day_int", Role::Epoch),
-        ("campaign_id", Role::ConversionSite),
-        ("publisher_id", Role::ImpressionSite),
-        ("features_ctx_not_constrained_0", Role::Bucket),
+        ("timestamp_min", ColumnRole::Minute),
+        ("user_id", ColumnRole::User),
+        ("day_int", ColumnRole::Epoch),
+        ("campaign_id", ColumnRole::ConversionSite),
+        ("publisher_id", ColumnRole::ImpressionSite),
+        ("features_ctx_not_constrained_0", ColumnRole::Bucket),
     ];
     let mut of_conversions = of_impressions[..4].to_vec();
     if options.origins {
-        of_impressions.push(("impression_id", Role::Impression));
-        of_conversions.push(("attributed_impression_id", Role::Impression));
+        of_impressions.push(("impression_id", ColumnRole::Impression));
+        of_conversions.push(("attributed_impression_id", ColumnRole::Impression));
     }
     let shown = ColumnFile::open(&impressions, &of_impressions)?;
     let converted = ColumnFile::open(&conversions, &of_conversions)?;
-    let mut reading = Reading {
+    let mut reading = PreparedReading {
         threads: options.threads,
         divisions: divisions(shown.rows.saturating_add(converted.rows)),
         conversion_sites: Mutex::default(),
@@ -69,14 +69,14 @@ pub fn read_prepared(folder: &Path, options: &PreparedOptions) -> Result<Workloa
         shown_on: FastMap::default(),
         chunks: Vec::new(),
     };
-    reading.file(shown, RowKind::Impression)?;
-    reading.file(converted, RowKind::Conversion)?;
+    reading.file(&shown, FileKind::Impression)?;
+    reading.file(&converted, FileKind::Conversion)?;
     Ok(reading.finish())
 }
 
 /// The use of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum ColumnRole {
     Minute,
     User,
     Epoch,
@@ -89,7 +89,7 @@ enum Role {
 
 /// The kind of all rows of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RowKind {
+enum FileKind {
     Impression,
     Conversion,
 }
@@ -98,14 +98,14 @@ enum RowKind {
 struct ColumnFile<'a> {
     path: &'a Path,
     rows: u64,
-    columns: Vec<(&'a str, Role, Mutex<NumberColumn>)>,
+    columns: Vec<(&'a str, ColumnRole, Mutex<NumberColumn>)>,
 }
 
 /// The number of rows that are decoded at once.
 const ROWS_OF_STEP: usize = 1 << 18;
 
 impl<'a> ColumnFile<'a> {
-    fn open(path: &'a Path, columns: &[(&'a str, Role)]) -> Result<Self, ReadError> {
+    fn open(path: &'a Path, columns: &[(&'a str, ColumnRole)]) -> Result<Self, ReadError> {
         let rows = ParquetFile::open(path)?.rows();
         if rows == 0 {
             return Err(ReadError::new(path, "the file has no rows"));
@@ -127,7 +127,7 @@ impl<'a> ColumnFile<'a> {
 }
 
 /// A file that is being read.
-struct Reading {
+struct PreparedReading {
     threads: usize,
     divisions: usize,
     conversion_sites: Mutex<SiteNumbers>,
@@ -147,7 +147,7 @@ enum Cells {
 
 /// The cells of the columns of some rows.
 #[derive(Default)]
-struct Rows {
+struct DecodedRows {
     minutes: Vec<u32>,
     users: WholeNumbers,
     epochs: Vec<u32>,
@@ -160,14 +160,14 @@ struct Rows {
     impressions: WholeNumbers,
 }
 
-impl Reading {
-    fn file(&mut self, file: ColumnFile<'_>, kind: RowKind) -> Result<(), ReadError> {
+impl PreparedReading {
+    fn file(&mut self, file: &ColumnFile<'_>, kind: FileKind) -> Result<(), ReadError> {
         let mut first = 0;
         loop {
             let decoded = threads::map(file.columns.len(), self.threads, |number| {
-                self.decode(&file, number)
+                self.decode(file, number)
             });
-            let mut rows = Rows::default();
+            let mut rows = DecodedRows::default();
             let mut errors = Vec::new();
             for ((_, role, _), cells) in file.columns.iter().zip(decoded) {
                 match cells {
@@ -183,7 +183,7 @@ impl Reading {
             if count == 0 {
                 return Ok(());
             }
-            if let RowKind::Impression = kind {
+            if let FileKind::Impression = kind {
                 for (at, site) in rows.impression_sites.iter().enumerate() {
                     // An id that is not a number from 0 on is no impression's.
                     if let Some(id) = rows.impressions.natural(at) {
@@ -229,20 +229,20 @@ impl Reading {
             Cells::Small(sites.numbers(&numbers))
         };
         match role {
-            Role::Minute => small(u32::MAX),
-            Role::Epoch => small(u16::MAX.into()),
-            Role::ConversionSite => Ok(numbered(&self.conversion_sites)),
-            Role::ImpressionSite => Ok(numbered(&self.impression_sites)),
-            Role::Bucket => {
+            ColumnRole::Minute => small(u32::MAX),
+            ColumnRole::Epoch => small(u16::MAX.into()),
+            ColumnRole::ConversionSite => Ok(numbered(&self.conversion_sites)),
+            ColumnRole::ImpressionSite => Ok(numbered(&self.impression_sites)),
+            ColumnRole::Bucket => {
                 let buckets = (0..numbers.len()).map(|at| bucket(numbers.get(at)).into());
                 Ok(Cells::Small(buckets.collect()))
             }
-            Role::User | Role::Impression => Ok(Cells::Ids(numbers)),
+            ColumnRole::User | ColumnRole::Impression => Ok(Cells::Ids(numbers)),
         }
     }
 
     /// Packs rows, of which the first has this number in its file.
-    fn pack(&mut self, rows: &Rows, first: u32, kind: RowKind) {
+    fn pack(&mut self, rows: &DecodedRows, first: u32, kind: FileKind) {
         let count = rows.minutes.len();
         let (divisions, shown_on) = (self.divisions, &self.shown_on);
         let chunks = threads::map(count.div_ceil(ROWS_OF_CHUNK), self.threads, |number| {
@@ -272,15 +272,15 @@ impl Reading {
     }
 }
 
-impl Rows {
-    fn take(&mut self, role: Role, cells: Cells) {
+impl DecodedRows {
+    fn take(&mut self, role: ColumnRole, cells: Cells) {
         match (role, cells) {
-            (Role::User, Cells::Ids(ids)) => self.users = ids,
+            (ColumnRole::User, Cells::Ids(ids)) => self.users = ids,
             (_, Cells::Ids(ids)) => self.impressions = ids,
-            (Role::Minute, Cells::Small(cells)) => self.minutes = cells,
-            (Role::Epoch, Cells::Small(cells)) => self.epochs = cells,
-            (Role::ConversionSite, Cells::Small(cells)) => self.conversion_sites = cells,
-            (Role::ImpressionSite, Cells::Small(cells)) => self.impression_sites = cells,
+            (ColumnRole::Minute, Cells::Small(cells)) => self.minutes = cells,
+            (ColumnRole::Epoch, Cells::Small(cells)) => self.epochs = cells,
+            (ColumnRole::ConversionSite, Cells::Small(cells)) => self.conversion_sites = cells,
+            (ColumnRole::ImpressionSite, Cells::Small(cells)) => self.impression_sites = cells,
             (_, Cells::Small(cells)) => self.buckets = cells,
         }
     }
@@ -367,7 +367,7 @@ const ROWS_OF_CHUNK: usize = 1 << 16;
 /// A row of either file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct PackedRow {
-    /// Rows are sorted by user, and those of a user by time.
+    /// DecodedRows are sorted by user, and those of a user by time.
     user: u64,
     /// True if the id of the user is negative, so that no other user has the same.
     negative: bool,
@@ -381,7 +381,7 @@ struct PackedRow {
     detail: u32,
 }
 
-/// Rows that are packed, by division.
+/// DecodedRows that are packed, by division.
 struct Chunk {
     rows: Vec<PackedRow>,
     /// The place at which each division begins, and the place at which the last one ends.
@@ -394,10 +394,10 @@ impl Chunk {
         reason = "a file has u32 rows at most, and epochs were compared with their limit"
     )]
     fn new(
-        from: &Rows,
+        from: &DecodedRows,
         range: std::ops::Range<usize>,
         first: u32,
-        kind: RowKind,
+        kind: FileKind,
         divisions: usize,
         shown_on: &FastMap<u64, u32>,
     ) -> Self {
@@ -412,11 +412,11 @@ impl Chunk {
         let mut rows = vec![PackedRow::default(); range.len()];
         for at in range {
             let event = match kind {
-                RowKind::Impression => EventKind::Impression {
+                FileKind::Impression => EventKind::Impression {
                     site: from.impression_sites[at],
                     bucket: from.buckets[at] as u16,
                 },
-                RowKind::Conversion => EventKind::Conversion {
+                FileKind::Conversion => EventKind::Conversion {
                     value: 1,
                     came_from: match from.impressions.natural(at) {
                         Some(id) => shown_on.get(&id).copied(),
@@ -430,7 +430,7 @@ impl Chunk {
             rows[*place as usize] = PackedRow {
                 user,
                 negative: from.users.is_negative(at),
-                is_conversion: kind == RowKind::Conversion,
+                is_conversion: kind == FileKind::Conversion,
                 epoch: from.epochs[at] as u16,
                 minute: from.minutes[at],
                 row: first + at as u32,
