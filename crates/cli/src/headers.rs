@@ -613,7 +613,8 @@ impl HeaderAccount {
         if let Some(problem) = &self.problem {
             if let Some(at) = problem.at {
                 let column = self.header.len() + 2 + at;
-                writeln!(text, "{:column$}^", "")?;
+                // A width in a format string must fit into 16 bits, and a header need not.
+                writeln!(text, "{}^", " ".repeat(column))?;
             }
             writeln!(text, "ignored by user agents: {}", problem.message)?;
         }

@@ -202,12 +202,12 @@ impl<'a> EventReader<'a> {
         let profile = fields.get("profile").and_then(Value::as_str);
         let profile = profile.and_then(|name| name.parse().ok());
         let config = self.config(fields.remove("config"), profile, &found)?;
-        let used = 1 + found
+        let last = found
             .iter()
             .filter_map(|it| bucket(&it.1))
             .max()
             .unwrap_or(0);
-        let buckets = used.max(self.defaults.buckets.into());
+        let buckets = last.saturating_add(1).max(self.defaults.buckets.into());
         let service = config.services().next().unwrap_or(SERVICE).to_owned();
         let mut seconds = None;
         let (mut played, mut lines, mut only_asked) = (Vec::new(), Vec::new(), Vec::new());
@@ -224,7 +224,9 @@ impl<'a> EventReader<'a> {
                     .push(format!("{at}: `{kind}` changes nothing, and is left out"));
                 continue;
             }
-            let default = seconds.map_or(self.defaults.seconds, |last: i64| last + PAUSE);
+            let default = seconds.map_or(self.defaults.seconds, |last: i64| {
+                last.saturating_add(PAUSE)
+            });
             let given = event.entry("seconds").or_insert(json!(default));
             seconds =
                 Some(given.as_i64().ok_or_else(|| {
@@ -483,6 +485,22 @@ mod tests {
             let error = read(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{text}\n{error}");
         }
+    }
+
+    /// Numbers at the ends of their ranges overflow nothing.
+    #[test]
+    fn large_numbers_overflow_nothing() {
+        let last = i64::MAX;
+        let text = format!(
+            "{{\"event\": \"enableAPI\", \"seconds\": {last}}} {{\"event\": \"enableAPI\"}}"
+        );
+        assert_eq!(read(&text).unwrap()[0].scenario.events[1].seconds, last);
+        let bucket = u64::MAX;
+        let text = format!(
+            "[{{\"event\": \"saveImpression\", \"site\": \"a.example\", \
+             \"options\": {{\"histogramIndex\": {bucket}}}}}]"
+        );
+        assert!(read(&text).is_err());
     }
 
     #[test]
