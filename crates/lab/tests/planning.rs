@@ -3,9 +3,10 @@
 #![allow(clippy::cast_precision_loss, reason = "counts of reports")]
 
 use bigbird::{Limit, Policy, Profile};
-use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
+use bigbird_lab::describe::Description;
 use bigbird_lab::evaluation::Laboratory;
 use bigbird_lab::evaluation::{NoiseModel, QuerierOptions};
+use bigbird_lab::paper::numbers::paper_numbers;
 use bigbird_lab::plan::{Measurement, reports_of_devices};
 use bigbird_lab::tune;
 use bigbird_lab::workload::synthetic::{Population, Preset};
@@ -29,12 +30,17 @@ fn the_percentile_table_is_the_papers() {
             seed,
         };
         let description = Description::new(&population.generate(), 1).unwrap();
-        for (percentile, paper) in PERCENTILES.into_iter().zip(OF_PAPER) {
-            let here = description.at(percentile);
+        for paper in &paper_numbers().workload_table.rows {
+            let here = description.at(paper.percentile);
             assert_eq!(
                 [2 * here[0], here[1], 2 * here[2]],
-                paper,
-                "p{percentile}, {preset:?}"
+                [
+                    paper.conversion_sites,
+                    paper.impression_sites,
+                    paper.fan_out
+                ],
+                "p{}, {preset:?}",
+                paper.percentile
             );
         }
     }
@@ -321,7 +327,12 @@ fn capacities_of_a_percentile_serve_it() {
     let workload = workload(Preset::Published, 1);
     let description = Description::new(&workload, 1).unwrap();
     let exact = tune::exact(&workload, 1, 2).unwrap();
-    for percentile in PERCENTILES {
+    for percentile in paper_numbers()
+        .workload_table
+        .rows
+        .iter()
+        .map(|row| row.percentile)
+    {
         let cheap = tune::conservative(&description, percentile, 0.0)
             .unwrap()
             .unwrap();
