@@ -327,7 +327,12 @@ fn capacities_of_a_percentile_serve_it() {
     let workload = workload(Preset::Published, 1);
     let description = Description::new(&workload, 1).unwrap();
     let exact = tune::exact(&workload, 1, 2).unwrap();
-    for percentile in [50.0, 80.0, 85.0, 90.0, 95.0, 99.0] {
+    for percentile in paper_numbers()
+        .workload_table
+        .rows
+        .iter()
+        .map(|row| row.percentile)
+    {
         let cheap = tune::conservative(&description, percentile, 0.0)
             .unwrap()
             .unwrap();
