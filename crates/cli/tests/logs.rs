@@ -64,7 +64,7 @@ fn a_refusal_names_the_flags_that_would_do() {
         "Epochs 20456 to 20457, which begin on 2026-01-03 and 2026-01-04.",
         "Busiest impression sites: news.example (100.0%).",
         "What is missing or odd:",
-        "* 1 sites have several names (shop.example and www.shop.example)",
+        "* One site has several names (shop.example and www.shop.example)",
         "* 1 conversions (50.0%) have no earlier impression",
         "What can be measured:",
         "to measure, give --min-conversions-per-day 1 --batch-days 1 --min-batch 1.",

@@ -90,9 +90,13 @@ impl Finding {
                  site that they do not read its epoch; use a larger --epoch-days or \
                  --lookback-epochs"
             ),
+            FindingKind::SeveralNames if self.count == 1 => format!(
+                "one site has several names ({examples}), which count as different sites; --sites \
+                 registrable makes them one"
+            ),
             FindingKind::SeveralNames => format!(
-                "{count} sites have several names ({examples}) and count as different sites; \
-                 --sites registrable makes them one"
+                "{count} sites have several names each ({examples}), which count as different \
+                 sites; --sites registrable makes them one"
             ),
             FindingKind::SingleEvent => format!("{count} devices ({share}) have one event only"),
             FindingKind::TimeGoesBack => format!(

@@ -752,7 +752,10 @@ impl<B: BucketFlags> fmt::Display for WorkloadSource<B> {
                 write!(f, "{}", folder.display())
             }
             (Origin::Tables, _) => {
-                let paths = self.logs.iter().map(|path| path.display().to_string());
+                let paths = self.logs.iter().map(|path| match path.as_os_str() == "-" {
+                    true => "standard input".to_owned(),
+                    false => path.display().to_string(),
+                });
                 f.write_str(&paths.collect::<Vec<_>>().join(", "))
             }
             (Origin::Synthetic, preset) => {
