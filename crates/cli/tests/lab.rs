@@ -194,8 +194,7 @@ fn simulate_explains_its_numbers() {
     let text = String::from_utf8(text.stdout).unwrap();
     for part in [
         "±",
-        "from noise",
-        "from blocking",
+        "From noise, from blocking: ",
         "95% intervals",
         "What would help: ",
     ] {
