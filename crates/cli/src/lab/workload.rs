@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird_lab::describe::{Description, OF_PAPER, PERCENTILES};
-use bigbird_lab::diagnosis::{Diagnosis, Finding};
+use bigbird_lab::diagnosis::{Diagnosis, Symptom};
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::evaluation::survey::Survey;
 use bigbird_lab::text::grouped;
@@ -304,7 +304,7 @@ fn tell(
 fn tell_diagnosis(diagnosis: &Diagnosis, text: &mut String) -> std::fmt::Result {
     let mut sections = vec![("What can be measured:", diagnosis.measurable.sentences())];
     if !diagnosis.findings.is_empty() {
-        let findings = diagnosis.findings.iter().map(Finding::text);
+        let findings = diagnosis.findings.iter().map(Symptom::text);
         sections.insert(0, ("What is missing or odd:", findings.collect()));
     }
     for (title, sentences) in sections {

@@ -6,7 +6,7 @@ use crate::workload::buckets::{BucketOptions, BucketRule, BucketTally};
 use crate::workload::columns;
 use crate::workload::gather::Field;
 use crate::workload::input::Format;
-use crate::workload::kinds::{Kind, KindTally, KindWords};
+use crate::workload::kinds::{KindTally, KindWords, RowRole};
 use crate::workload::options::TableOptions;
 use crate::workload::read::ReadError;
 use crate::workload::rows::{RowReader, Stop, TableFile, kind_of};
@@ -43,8 +43,8 @@ impl Plan {
 
 /// What tables hold.
 #[derive(Debug)]
-pub(crate) struct Look {
-    files: Vec<FileLook>,
+pub(crate) struct Inspection {
+    files: Vec<FileInspection>,
     kinds: KindTally,
     buckets: BucketTally,
     words: KindWords,
@@ -53,7 +53,7 @@ pub(crate) struct Look {
 }
 
 #[derive(Debug, Default)]
-struct FileLook {
+struct FileInspection {
     times: TimeTally,
     /// True if times are timestamps of Parquet.
     timestamps: bool,
@@ -61,7 +61,7 @@ struct FileLook {
     amounts: AmountTally,
 }
 
-impl Look {
+impl Inspection {
     /// Looks at the rows of all tables, up to a limit for each.
     pub(crate) fn at(
         tables: &[TableFile],
@@ -79,7 +79,7 @@ impl Look {
             complete: limit.is_none(),
         };
         for table in tables {
-            let mut file = FileLook::default();
+            let mut file = FileInspection::default();
             if table.left_out {
                 look.files.push(file);
                 continue;
@@ -97,17 +97,17 @@ impl Look {
                     file.kinds.add(cells[Field::Kind as usize]);
                     look.kinds.add(cells[Field::Kind as usize]);
                 }
-                if kind == Some(Kind::Other) {
+                if kind == Some(RowRole::Other) {
                     return Ok(());
                 }
                 match tick {
                     Some(_) => file.timestamps = true,
                     None => file.times.add(cells[Field::Time as usize], dated),
                 }
-                if kind == Some(Kind::Impression) && table.has(Field::Bucket) {
+                if kind == Some(RowRole::Impression) && table.has(Field::Bucket) {
                     look.buckets.add(cells[Field::Bucket as usize]);
                 }
-                if kind == Some(Kind::Conversion) {
+                if kind == Some(RowRole::Conversion) {
                     let value = cells[Field::Value as usize];
                     file.amounts.add(value, first_marks);
                 }
@@ -137,7 +137,7 @@ impl Look {
             if !self.complete {
                 return Ok(None);
             }
-            let has_unknown = |file: &FileLook| self.words.refuse(&file.kinds).is_some();
+            let has_unknown = |file: &FileInspection| self.words.refuse(&file.kinds).is_some();
             let table = looked().find(|(_, file)| has_unknown(file));
             let table = table.map_or(&tables[0], |(table, _)| table);
             let column = table.column(Field::Kind);
@@ -195,7 +195,7 @@ impl Look {
     }
 }
 
-impl FileLook {
+impl FileInspection {
     fn form(&self, options: &TableOptions) -> TimeForm {
         match (self.timestamps, self.times.form(), options.time_unit) {
             (true, _, _) => TimeForm::Timestamps,
