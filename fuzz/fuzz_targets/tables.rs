@@ -4,11 +4,11 @@
 //! A workload that was read can be described, replayed without and with an attacker, and tuned for.
 //! Written as a table and read again, it holds the same events.
 //!
-//! The first byte of the input says what the rest is: `c` the bytes of a text file, also a compressed
-//! one or JSON, `p` those of a Parquet file, `r` rows of a CSV file that are mostly valid, `l` rows
-//! of a log with dates, other names, semicolons and decimals, `j` the same rows as JSON, `d` damage
-//! to a valid Parquet file, `f` damage to a folder of prepared Criteo files. The second byte has the
-//! options.
+//! The first byte of the input says what the rest is: `c` the bytes of a text file, also of a
+//! compressed one or of JSON, `p` those of a Parquet file, `r` rows of a CSV file that are mostly
+//! valid, `l` rows of a log with dates, other names, semicolons and decimals, `j` the same rows as
+//! JSON, `d` damage to a valid Parquet file, `f` damage to a folder of prepared Criteo files. The
+//! second byte has the options.
 #![no_main]
 
 use std::alloc::{GlobalAlloc, Layout, System};

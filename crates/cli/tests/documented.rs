@@ -15,7 +15,7 @@ use bigbird_testing::Folder;
 use common::{bigbird, folder};
 
 /// How a command that is shown is run here.
-enum Run {
+enum DocumentedRun {
     /// As it is shown.
     Shown,
     /// With these words at the end, which make it small.
@@ -26,7 +26,7 @@ enum Run {
     Skip(&'static str),
 }
 
-use Run::{As, Shown, Skip, With};
+use DocumentedRun::{As, Shown, Skip, With};
 
 /// Makes a run of the laboratory small.
 const SMALL: &str = "--scale 0.002 --min-conversions-per-day 10 --min-batch 200";
@@ -35,7 +35,7 @@ const SMALL: &str = "--scale 0.002 --min-conversions-per-day 10 --min-batch 200"
 const FEW: &str = "--min-conversions-per-day 10 --min-batch 200";
 
 /// Every command that is shown, without `cargo run --release --`.
-const RUN: &[(&str, Run)] = &[
+const RUN: &[(&str, DocumentedRun)] = &[
     // The README.
     ("bigbird reproduce", With(SMALL)),
     ("cargo test", Skip("this is one of its tests")),

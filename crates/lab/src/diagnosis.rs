@@ -17,7 +17,7 @@ use crate::workload::{EventKind, Workload};
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadDiagnosis {
     /// What is missing and what is odd, the worst first.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Symptom>,
     /// What can be measured.
     pub measurable: Measurable,
 }
@@ -25,9 +25,9 @@ pub struct WorkloadDiagnosis {
 /// Something that is missing or odd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Finding {
+pub struct Symptom {
     /// What it is.
-    pub kind: FindingKind,
+    pub kind: SymptomKind,
     /// How many devices, rows, conversions, impressions or sites it concerns.
     pub count: u64,
     /// Of how many.
@@ -39,7 +39,7 @@ pub struct Finding {
 /// The kinds of findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum FindingKind {
+pub enum SymptomKind {
     /// There are no impressions.
     NoImpressions,
     /// There are no conversions.
@@ -60,7 +60,7 @@ pub enum FindingKind {
     RaisedValues,
 }
 
-impl Finding {
+impl Symptom {
     /// The finding in one sentence.
     pub fn text(&self) -> String {
         let count = grouped(self.count);
@@ -68,42 +68,42 @@ impl Finding {
         let share = percent(self.count as f64 / self.of.max(1) as f64);
         let examples = self.examples.join(", ");
         match self.kind {
-            FindingKind::NoImpressions => "there are no impressions: every report is empty; say \
+            SymptomKind::NoImpressions => "there are no impressions: every report is empty; say \
                                            which rows are impressions with --impression-kind or \
                                            --columns impression_site=NAME"
                 .to_owned(),
-            FindingKind::NoConversions => {
+            SymptomKind::NoConversions => {
                 "there are no conversions: nothing is measured; say which rows are conversions \
                  with --conversion-kind"
                     .to_owned()
             }
-            FindingKind::NeverConverts => format!(
+            SymptomKind::NeverConverts => format!(
                 "{count} impressions ({share}) are for sites that never convert, such as \
                  {examples}; if these sites do convert, their conversions have other names"
             ),
-            FindingKind::NoEarlierImpression => format!(
+            SymptomKind::NoEarlierImpression => format!(
                 "{count} conversions ({share}) have no earlier impression for their site on the \
                  device: their reports are empty"
             ),
-            FindingKind::OutOfReach => format!(
+            SymptomKind::OutOfReach => format!(
                 "{count} conversions ({share}) come so long after the last impression for their \
                  site that they do not read its epoch; use a larger --epoch-days or \
                  --lookback-epochs"
             ),
-            FindingKind::SeveralNames if self.count == 1 => format!(
+            SymptomKind::SeveralNames if self.count == 1 => format!(
                 "one site has several names ({examples}), which count as different sites; --sites \
                  registrable makes them one"
             ),
-            FindingKind::SeveralNames => format!(
+            SymptomKind::SeveralNames => format!(
                 "{count} sites have several names each ({examples}), which count as different \
                  sites; --sites registrable makes them one"
             ),
-            FindingKind::SingleEvent => format!("{count} devices ({share}) have one event only"),
-            FindingKind::TimeGoesBack => format!(
+            SymptomKind::SingleEvent => format!("{count} devices ({share}) have one event only"),
+            SymptomKind::TimeGoesBack => format!(
                 "the rows of {count} devices ({share}) are not in the order of time in their file; \
                  they were sorted"
             ),
-            FindingKind::RaisedValues => format!(
+            SymptomKind::RaisedValues => format!(
                 "{count} conversions ({share}) have a value below the unit, and count as one unit"
             ),
         }
@@ -271,12 +271,12 @@ impl WorkloadDiagnosis {
         if let Some(understanding) = understanding {
             let out_of_order = understanding.out_of_order;
             findings.extend(finding(
-                FindingKind::TimeGoesBack,
+                SymptomKind::TimeGoesBack,
                 out_of_order.devices,
                 workload.devices() as u64,
             ));
             findings.extend(finding(
-                FindingKind::RaisedValues,
+                SymptomKind::RaisedValues,
                 understanding.values.raised,
                 seen.conversions,
             ));
@@ -289,8 +289,8 @@ impl WorkloadDiagnosis {
 }
 
 /// A finding, if it concerns anything.
-fn finding(kind: FindingKind, count: u64, of: u64) -> Option<Finding> {
-    (count > 0).then(|| Finding {
+fn finding(kind: SymptomKind, count: u64, of: u64) -> Option<Symptom> {
+    (count > 0).then(|| Symptom {
         kind,
         count,
         of,
@@ -359,9 +359,9 @@ impl Examination {
         self.single += u64::from(count == 1);
     }
 
-    fn findings(&self, workload: &Workload) -> Vec<Finding> {
+    fn findings(&self, workload: &Workload) -> Vec<Symptom> {
         let nothing = |kind, count: u64| {
-            (count == 0).then(|| Finding {
+            (count == 0).then(|| Symptom {
                 kind,
                 count: 0,
                 of: workload.len() as u64,
@@ -377,12 +377,12 @@ impl Examination {
         }
         never.sort_by(|one, other| (other.0, one.1).cmp(&(one.0, other.1)));
         let mut findings = Vec::new();
-        findings.extend(nothing(FindingKind::NoImpressions, self.impressions));
-        findings.extend(nothing(FindingKind::NoConversions, self.conversions));
+        findings.extend(nothing(SymptomKind::NoImpressions, self.impressions));
+        findings.extend(nothing(SymptomKind::NoConversions, self.conversions));
         let shown = never.iter().map(|(shown, _)| shown).sum();
-        let never_converts = finding(FindingKind::NeverConverts, shown, self.impressions);
+        let never_converts = finding(SymptomKind::NeverConverts, shown, self.impressions);
         findings.extend(never_converts.map(|finding| {
-            Finding {
+            Symptom {
                 examples: never
                     .iter()
                     .take(EXAMPLES)
@@ -392,23 +392,23 @@ impl Examination {
             }
         }));
         findings.extend(finding(
-            FindingKind::NoEarlierImpression,
+            SymptomKind::NoEarlierImpression,
             self.without_impression,
             self.conversions,
         ));
         findings.extend(finding(
-            FindingKind::OutOfReach,
+            SymptomKind::OutOfReach,
             self.out_of_reach,
             self.conversions,
         ));
-        findings.extend(finding(FindingKind::SingleEvent, self.single, self.devices));
+        findings.extend(finding(SymptomKind::SingleEvent, self.single, self.devices));
         findings
     }
 }
 
 /// Sites that have several names: with and without `www.`, in upper and lower case, with a point at
 /// the end, with a scheme, or with a port.
-fn several_names(names: &[String]) -> Option<Finding> {
+fn several_names(names: &[String]) -> Option<Symptom> {
     let mut by_site: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let mut seen = HashSet::new();
     for name in names {
@@ -428,11 +428,11 @@ fn several_names(names: &[String]) -> Option<Finding> {
     });
     let examples = examples.collect();
     let found = finding(
-        FindingKind::SeveralNames,
+        SymptomKind::SeveralNames,
         by_site.len() as u64,
         names.len() as u64,
     );
-    found.map(|finding| Finding {
+    found.map(|finding| Symptom {
         examples,
         ..finding
     })

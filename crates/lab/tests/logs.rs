@@ -11,7 +11,7 @@ use arrow_array::{
     ArrayRef, BooleanArray, Decimal128Array, Int64Array, RecordBatch, StringArray,
     TimestampMicrosecondArray,
 };
-use bigbird_lab::diagnosis::{FindingKind, WorkloadDiagnosis};
+use bigbird_lab::diagnosis::{SymptomKind, WorkloadDiagnosis};
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::workload::table::{
     self, Input, ReducedNames, TableOptions, TimeForm, TimeUnit, host,
@@ -616,16 +616,16 @@ fn the_doctor_says_what_is_odd() {
         let finding = examined.findings.iter().find(|it| it.kind == kind);
         finding.map(|finding| (finding.count, finding.of))
     };
-    assert_eq!(found(FindingKind::NeverConverts), Some((3, 4)));
-    assert_eq!(found(FindingKind::NoEarlierImpression), Some((1, 2)));
-    assert_eq!(found(FindingKind::OutOfReach), Some((1, 2)));
-    assert_eq!(found(FindingKind::SingleEvent), Some((1, 3)));
-    assert_eq!(found(FindingKind::TimeGoesBack), Some((1, 3)));
-    assert_eq!(found(FindingKind::NoConversions), None);
+    assert_eq!(found(SymptomKind::NeverConverts), Some((3, 4)));
+    assert_eq!(found(SymptomKind::NoEarlierImpression), Some((1, 2)));
+    assert_eq!(found(SymptomKind::OutOfReach), Some((1, 2)));
+    assert_eq!(found(SymptomKind::SingleEvent), Some((1, 3)));
+    assert_eq!(found(SymptomKind::TimeGoesBack), Some((1, 3)));
+    assert_eq!(found(SymptomKind::NoConversions), None);
     let several: Vec<_> = examined
         .findings
         .iter()
-        .filter(|it| it.kind == FindingKind::SeveralNames)
+        .filter(|it| it.kind == SymptomKind::SeveralNames)
         .map(|it| it.examples.join(", "))
         .collect();
     assert_eq!(

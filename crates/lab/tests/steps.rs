@@ -5,7 +5,7 @@
 use bigbird::{Policy, Profile};
 use bigbird_lab::attack::attackers::{Omniscient, Random};
 use bigbird_lab::attack::{Attack, Attacker, Strength};
-use bigbird_lab::evaluation::audience::{AttackAudience, VisitCounts};
+use bigbird_lab::evaluation::audience::{AttackAudience, HeardVisitCounts};
 use bigbird_lab::evaluation::batching::{
     BatchKeys, BatchPlan, BatchTotals, QuerierNumbers, TimeKey,
 };
@@ -72,7 +72,7 @@ impl<'w> Cluster<'w> {
     }
 
     fn audience(&self, queriers: &[Querier], attack: &Attack<'_>) -> AttackAudience {
-        let new = || VisitCounts::new(self.workload, queriers, &self.options);
+        let new = || HeardVisitCounts::new(self.workload, queriers, &self.options);
         let mut sum = new();
         for parts in &self.machines {
             let mut counts = new();

@@ -14,8 +14,8 @@ pub(crate) fn mostly(diagnosis: &Diagnosis) -> &'static str {
     }
 }
 
-/// A sentence or two about an error. `phrase` says how the user makes a change. It gives nothing for
-/// a change that the command does not have.
+/// A sentence or two about an error. `phrase` says how the user makes a change. It gives nothing
+/// for a change that the command does not have.
 pub(crate) fn advice(
     diagnosis: &Diagnosis,
     remedies: &[Remedy],

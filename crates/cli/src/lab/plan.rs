@@ -57,7 +57,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     limits: DeviceLimits,
     #[command(flatten)]
-    output: OutputArgs,
+    output: PlanOutputArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -119,7 +119,7 @@ struct DeviceLimits {
 /// The files to write, and the form of what is printed.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
-struct OutputArgs {
+struct PlanOutputArgs {
     /// SVG file to write a figure to
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,

@@ -51,7 +51,7 @@ pub(crate) struct SimulateArgs {
     #[command(flatten)]
     strength: StrengthArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    output: SweepOutputArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -156,7 +156,7 @@ struct StrengthArgs {
 /// The files to write, and the form of what is printed.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
-struct OutputArgs {
+struct SweepOutputArgs {
     /// CSV file to write the results to, one row for each run
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,

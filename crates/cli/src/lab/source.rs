@@ -30,7 +30,7 @@ use crate::stdio;
 pub(crate) struct WorkloadSource<B: BucketFlags = BucketArgs> {
     /// Tables or a folder to read, - for standard input [default: a synthetic population]
     ///
-    /// Tables are CSV, TSV, JSON or Parquet files, also compressed with gzip or zstd. A folder holds
+    /// Tables are CSV, TSV, JSON or Parquet files, also compressed with gzip or zstd. A folder has
     /// tables, or raw or prepared Criteo files.
     #[arg(value_name = "LOGS", help_heading = "Workload")]
     logs: Vec<PathBuf>,

@@ -214,8 +214,8 @@ impl<'a> Sweep<'a> {
         values.any(|value| Some(value) != first)
     }
 
-    /// True if a table needs a column for a parameter: it differs between runs of one profile, or it
-    /// is the profile. The seed has intervals instead.
+    /// True if a table needs a column for a parameter: it differs between runs of one profile, or
+    /// it is the profile. The seed has intervals instead.
     fn needs_column(&self, column: usize) -> bool {
         let name = self.parameters[0][column].name;
         let of_one_profile = || {
@@ -655,8 +655,8 @@ fn planned(options: QuerierOptions) -> String {
     }
 }
 
-/// A change that `simulate` and `tune` can make. Queriers choose their epsilon for a certain error from noise,
-/// so the size of batches decides it.
+/// A change that `simulate` and `tune` can make. Queriers choose their epsilon for a certain error
+/// from noise, so the size of batches decides it.
 pub(crate) fn change(remedy: Remedy) -> Option<String> {
     match remedy {
         Remedy::LargerBatch | Remedy::SmallerEpsilon => Some(

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bigbird_lab::describe::Description;
-use bigbird_lab::diagnosis::{Finding, WorkloadDiagnosis};
+use bigbird_lab::diagnosis::{Symptom, WorkloadDiagnosis};
 use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::evaluation::survey::Survey;
 use bigbird_lab::paper::numbers::paper_numbers;
@@ -309,7 +309,7 @@ fn tell(
 fn tell_diagnosis(diagnosis: &WorkloadDiagnosis, text: &mut String) -> std::fmt::Result {
     let mut sections = vec![("What can be measured:", diagnosis.measurable.sentences())];
     if !diagnosis.findings.is_empty() {
-        let findings = diagnosis.findings.iter().map(Finding::text);
+        let findings = diagnosis.findings.iter().map(Symptom::text);
         sections.insert(0, ("What is missing or odd:", findings.collect()));
     }
     for (title, sentences) in sections {

@@ -1,8 +1,8 @@
 //! Printing of results: as text for people, as Markdown, as CSV or as JSON.
 //!
 //! A command puts its result into a [`Document`]: paragraphs and typed tables. The document is
-//! written in the [`ResultFormat`] that was asked for. JSON has a form of its own, which each command
-//! defines.
+//! written in the [`ResultFormat`] that was asked for. JSON has a form of its own, which each
+//! command defines.
 
 mod document;
 mod table;

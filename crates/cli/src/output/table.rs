@@ -200,8 +200,8 @@ impl ResultTable {
         longest.max().unwrap_or(0).min(LONGEST_WORD)
     }
 
-    /// The table in at most `width` columns. If it does not fit, it becomes several tables with some
-    /// of the columns each, and if these do not fit either, each row becomes a list.
+    /// The table in at most `width` columns. If it does not fit, it becomes several tables with
+    /// some of the columns each, and if these do not fit either, each row becomes a list.
     pub(super) fn text(&self, width: usize) -> String {
         if let Some(text) = self.fitted(width) {
             return text;

@@ -7,13 +7,13 @@ use crate::workload::{EventKind, Part, Workload, WorkloadEvent};
 /// The number of impressions on each impression site that attackers can hear of, counted part by
 /// part. Attackers own the busiest sites, so these counts decide what they own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VisitCounts {
+pub struct HeardVisitCounts {
     impressions: Vec<u64>,
     /// The conversion sites whose events attackers can hear of.
     heard: Vec<bool>,
 }
 
-impl VisitCounts {
+impl HeardVisitCounts {
     /// No visits yet.
     pub fn new(workload: &Workload, queriers: &[Querier], options: &QuerierOptions) -> Self {
         let mut heard = vec![options.all_visits; workload.conversion_site_names.len()];
@@ -63,7 +63,7 @@ impl AttackAudience {
         attack: &Attack<'_>,
         workload: &Workload,
         queriers: &[Querier],
-        counts: &VisitCounts,
+        counts: &HeardVisitCounts,
     ) -> Self {
         let mut measured = vec![0; workload.conversion_site_names.len()];
         for querier in queriers {

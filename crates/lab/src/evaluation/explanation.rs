@@ -165,7 +165,7 @@ pub fn explain(
         sorters.push(observer.rows);
     }
     if let Some(mut writer) = writer {
-        let names = SiteNames(laboratory.workload());
+        let names = NamesOfSites(laboratory.workload());
         let epsilons: Vec<f64> = (laboratory.queriers().iter().map(asked_epsilon)).collect();
         sorting::merge(sorters, |row| writer.push(&names.explained(row, &epsilons)))?;
         writer.finish()?;
@@ -331,9 +331,9 @@ impl Observer for ReportExplainer {
 }
 
 /// The names of the sites of a workload.
-struct SiteNames<'w>(&'w Workload);
+struct NamesOfSites<'w>(&'w Workload);
 
-impl<'w> SiteNames<'w> {
+impl<'w> NamesOfSites<'w> {
     /// The name of a site by its id on a device. Impression sites are numbered after conversion
     /// sites, and the sites that an attacker made up after those.
     fn site(&self, SiteId(id): SiteId) -> &'w str {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bigbird::{Epsilon, EpsilonError, Limit, Policy, PolicyError, Window};
 use thiserror::Error;
 
-use super::audience::{AttackAudience, VisitCounts};
+use super::audience::{AttackAudience, HeardVisitCounts};
 use super::batching::{BatchKeys, BatchPlan, BatchTotals, QuerierNumbers, TimeKey};
 use super::metrics::{self, Batch, evaluate};
 use super::querier::{Querier, QuerierOptions};
@@ -29,7 +29,7 @@ pub struct Laboratory<'w> {
     plan: BatchPlan,
     /// The sums without any limit. The first run without attack computes them.
     full: OnceLock<BatchTotals>,
-    visits: OnceLock<VisitCounts>,
+    visits: OnceLock<HeardVisitCounts>,
     /// The results of policies without attack. Every attack is compared with them.
     unattacked: Mutex<Vec<(Policy, Arc<RunResult>)>>,
 }
@@ -217,8 +217,8 @@ impl<'w> Laboratory<'w> {
         let counts = match self.visits.get() {
             Some(counts) => counts,
             None => {
-                let new = || VisitCounts::new(self.workload, &self.queriers, &self.options);
-                let counted = each_part(self.workload, self.threads, new, VisitCounts::add)?;
+                let new = || HeardVisitCounts::new(self.workload, &self.queriers, &self.options);
+                let counted = each_part(self.workload, self.threads, new, HeardVisitCounts::add)?;
                 let sum = counted.into_iter().reduce(|mut sum, more| {
                     sum.merge(&more);
                     sum

@@ -1,5 +1,5 @@
-//! The second step of a run: the events of devices, replayed under a policy on the budget manager of
-//! the `bigbird` crate. Every report of a querier is shown to an [`Observer`].
+//! The second step of a run: the events of devices, replayed under a policy on the budget manager
+//! of the `bigbird` crate. Every report of a querier is shown to an [`Observer`].
 //!
 //! Devices are independent of each other, so parts can be replayed in any order and on any machine.
 

@@ -16,7 +16,7 @@ impl FromStr for ValueUnit {
     type Err = NoValueUnit;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unit = Decimal::parse(text, Mark::Point).filter(|unit| unit.mantissa > 0);
+        let unit = Decimal::parse(text, DecimalMark::Point).filter(|unit| unit.mantissa > 0);
         unit.map(Self).ok_or_else(|| NoValueUnit(text.to_owned()))
     }
 }
@@ -34,7 +34,7 @@ pub struct NoValueUnit(pub String);
 
 /// The character before decimals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum DecimalMark {
     Point,
     /// A comma, and points between thousands.
     Comma,
@@ -52,15 +52,15 @@ struct Decimal {
 const DIGITS: usize = 18;
 
 impl Decimal {
-    fn parse(text: &str, mark: Mark) -> Option<Self> {
+    fn parse(text: &str, mark: DecimalMark) -> Option<Self> {
         let text = text.trim();
         let (negative, digits) = match text.strip_prefix('-') {
             Some(digits) => (true, digits),
             None => (false, text.strip_prefix('+').unwrap_or(text)),
         };
         let (decimal, thousands) = match mark {
-            Mark::Point => ('.', ','),
-            Mark::Comma => (',', '.'),
+            DecimalMark::Point => ('.', ','),
+            DecimalMark::Comma => (',', '.'),
         };
         let (whole, decimals) = digits.split_once(decimal).unwrap_or((digits, ""));
         let is_digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit());
@@ -120,7 +120,7 @@ const ONE: Decimal = Decimal {
 };
 
 /// A number in a cell. None if the cell is empty.
-fn number(cell: Cell<'_>, mark: Mark) -> Result<Option<Decimal>, String> {
+fn number(cell: Cell<'_>, mark: DecimalMark) -> Result<Option<Decimal>, String> {
     let wrong = |text: &str| format!("{text} is not a number with at most {DIGITS} digits");
     match cell {
         Cell::Nothing => Ok(None),
@@ -144,7 +144,7 @@ fn number(cell: Cell<'_>, mark: Mark) -> Result<Option<Decimal>, String> {
                 }
                 None => text,
             };
-            Decimal::parse(&text, Mark::Point)
+            Decimal::parse(&text, DecimalMark::Point)
                 .map(Some)
                 .ok_or_else(|| wrong(&text))
         }
@@ -155,7 +155,7 @@ fn number(cell: Cell<'_>, mark: Mark) -> Result<Option<Decimal>, String> {
 #[derive(Debug, Clone)]
 pub(crate) struct Amounts {
     unit: Option<ValueUnit>,
-    pub(crate) mark: Mark,
+    pub(crate) mark: DecimalMark,
     /// The number of values that were not multiples of the unit.
     pub(crate) rounded: u64,
     /// The number of values below half a unit, which count as one unit.
@@ -164,7 +164,7 @@ pub(crate) struct Amounts {
 }
 
 impl Amounts {
-    pub(crate) fn new(unit: Option<ValueUnit>, mark: Mark) -> Self {
+    pub(crate) fn new(unit: Option<ValueUnit>, mark: DecimalMark) -> Self {
         Self {
             unit,
             mark,
@@ -246,7 +246,7 @@ pub(crate) struct AmountTally {
 
 impl AmountTally {
     /// `mark` is None until it is known.
-    pub(crate) fn add(&mut self, cell: Cell<'_>, mark: Option<Mark>) {
+    pub(crate) fn add(&mut self, cell: Cell<'_>, mark: Option<DecimalMark>) {
         if let Cell::Text(text) = cell {
             match (text.rfind(','), text.rfind('.')) {
                 (Some(comma), point) if point.is_none_or(|point| point < comma) => self.commas += 1,
@@ -267,10 +267,10 @@ impl AmountTally {
     }
 
     /// The decimal mark in a file whose fields are not divided by commas.
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> DecimalMark {
         match self.commas > self.points {
-            true => Mark::Comma,
-            false => Mark::Point,
+            true => DecimalMark::Comma,
+            false => DecimalMark::Point,
         }
     }
 
@@ -305,13 +305,13 @@ impl ValueUnit {
 mod tests {
     use super::*;
 
-    fn amounts(unit: Option<&str>, mark: Mark) -> Amounts {
+    fn amounts(unit: Option<&str>, mark: DecimalMark) -> Amounts {
         Amounts::new(unit.map(|unit| unit.parse().unwrap()), mark)
     }
 
     #[test]
     fn decimals_become_units() {
-        let mut cents = amounts(Some("0.01"), Mark::Point);
+        let mut cents = amounts(Some("0.01"), DecimalMark::Point);
         for (text, expected) in [
             ("12.34", 1234),
             ("12", 1200),
@@ -330,11 +330,11 @@ mod tests {
         assert_eq!(cents.value(Cell::Fraction(19.99)), Ok(Some(1999)));
         assert_eq!(cents.value(Cell::Fraction(0.1 + 0.2)), Ok(Some(30)));
         assert_eq!(cents.value(Cell::Nothing), Ok(Some(1)));
-        let mut german = amounts(Some("0.01"), Mark::Comma);
+        let mut german = amounts(Some("0.01"), DecimalMark::Comma);
         for (text, expected) in [("12,34", 1234), ("1.234,5", 123_450), ("1.234", 123_400)] {
             assert_eq!(german.value(Cell::Text(text)), Ok(Some(expected)), "{text}");
         }
-        let mut coarse = amounts(Some("5"), Mark::Point);
+        let mut coarse = amounts(Some("5"), DecimalMark::Point);
         assert_eq!(coarse.value(Cell::Text("12.5")), Ok(Some(3)));
         for text in ["1,23", "12,34", "1.2.3", "€ 3", "--3", "-", ".", "1e3"] {
             assert!(cents.value(Cell::Text(text)).is_err(), "{text}");
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn without_a_unit_values_are_whole() {
-        let mut whole = amounts(None, Mark::Point);
+        let mut whole = amounts(None, DecimalMark::Point);
         assert_eq!(whole.value(Cell::Text("2.0")), Ok(Some(2)));
         assert_eq!(whole.value(Cell::Text("2.5")), Ok(None));
         assert_eq!(
@@ -359,8 +359,8 @@ mod tests {
         for text in ["1", "2,5", "3,25"] {
             tally.add(Cell::Text(text), None);
         }
-        assert_eq!(tally.mark(), Mark::Comma);
-        tally.add(Cell::Text("3,25"), Some(Mark::Comma));
+        assert_eq!(tally.mark(), DecimalMark::Comma);
+        tally.add(Cell::Text("3,25"), Some(DecimalMark::Comma));
         assert_eq!(tally.decimals(), Some((2, "3.25")));
         assert_eq!(ValueUnit::of_decimals(2).to_string(), "0.01");
     }

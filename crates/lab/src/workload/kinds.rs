@@ -34,7 +34,7 @@ const CONVERSIONS: [&str; 9] = [
 
 /// What a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RowRole {
     Impression,
     Conversion,
     /// Neither. Such a row is left out.
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
 /// The words for kinds, and how many rows had each.
 #[derive(Debug, Clone)]
 pub(crate) struct KindWords {
-    words: Vec<(String, Kind, u64)>,
+    words: Vec<(String, RowRole, u64)>,
     /// True if rows of other kinds are left out.
     leaves_out: bool,
     /// The number of rows that were left out, by kind.
@@ -82,8 +82,8 @@ impl KindWords {
         }
         let of = |words: Vec<String>, kind| words.into_iter().map(move |word| (word, kind, 0));
         Ok(Self {
-            words: of(impression, Kind::Impression)
-                .chain(of(conversion, Kind::Conversion))
+            words: of(impression, RowRole::Impression)
+                .chain(of(conversion, RowRole::Conversion))
                 .collect(),
             leaves_out,
             left_out: HashMap::new(),
@@ -99,12 +99,12 @@ impl KindWords {
     }
 
     /// The kind of a row. None if the word is unknown.
-    pub(crate) fn kind(&mut self, cell: Cell<'_>) -> Result<Option<Kind>, String> {
+    pub(crate) fn kind(&mut self, cell: Cell<'_>) -> Result<Option<RowRole>, String> {
         let word = cell
             .name(&mut self.buffer)?
             .ok_or_else(|| EMPTY.to_owned())?;
         let mut words = self.words.iter_mut();
-        let known = |it: &&mut (String, Kind, u64)| same(&it.0, word);
+        let known = |it: &&mut (String, RowRole, u64)| same(&it.0, word);
         if let Some((_, kind, count)) = words.find(known) {
             *count += 1;
             return Ok(Some(*kind));
@@ -119,26 +119,26 @@ impl KindWords {
             let word = if room { word } else { "…" };
             *self.left_out.entry(word.to_owned()).or_default() += 1;
         }
-        Ok(Some(Kind::Other))
+        Ok(Some(RowRole::Other))
     }
 
     /// The kind of a word, without counting it.
-    pub(crate) fn known(&self, word: &str) -> Option<Kind> {
+    pub(crate) fn known(&self, word: &str) -> Option<RowRole> {
         let mut words = self.words.iter();
         let found = words.find(|(known, _, _)| same(known, word));
         match found {
             Some((_, kind, _)) => Some(*kind),
-            None => self.leaves_out.then_some(Kind::Other),
+            None => self.leaves_out.then_some(RowRole::Other),
         }
     }
 
     /// The words of a kind that occurred, with the number of rows, most frequent first.
-    pub(crate) fn counted(&self, kind: Kind) -> Vec<(String, u64)> {
-        let of_kind = |(word, of, count): &(String, Kind, u64)| {
+    pub(crate) fn counted(&self, kind: RowRole) -> Vec<(String, u64)> {
+        let of_kind = |(word, of, count): &(String, RowRole, u64)| {
             (*of == kind && *count > 0).then(|| (word.clone(), *count))
         };
         let mut counted: Vec<_> = match kind {
-            Kind::Other => self.left_out.clone().into_iter().collect(),
+            RowRole::Other => self.left_out.clone().into_iter().collect(),
             _ => self.words.iter().filter_map(of_kind).collect(),
         };
         counted.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
@@ -184,9 +184,9 @@ impl KindWords {
         let mut conversions = Vec::new();
         for (word, _) in words.iter().take(SHOWN) {
             match self.known(word) {
-                Some(Kind::Impression) => impressions.push(word.as_str()),
-                Some(Kind::Conversion) => conversions.push(word.as_str()),
-                Some(Kind::Other) => {}
+                Some(RowRole::Impression) => impressions.push(word.as_str()),
+                Some(RowRole::Conversion) => conversions.push(word.as_str()),
+                Some(RowRole::Other) => {}
                 None => {
                     let sounds = ["imp", "view", "show", "display", "serve", "exposure"];
                     match sounds.iter().any(|sound| word.contains(sound)) {
@@ -285,17 +285,23 @@ mod tests {
         );
         let mut named = KindWords::new(&given("view"), &given("click,purchase,signup")).unwrap();
         assert_eq!(named.refuse(&seen), None);
-        assert_eq!(named.kind(Cell::Text("View")), Ok(Some(Kind::Impression)));
-        assert_eq!(named.kind(Cell::Text("scroll")), Ok(Some(Kind::Other)));
-        assert_eq!(named.counted(Kind::Other), [("scroll".to_owned(), 1)]);
+        assert_eq!(
+            named.kind(Cell::Text("View")),
+            Ok(Some(RowRole::Impression))
+        );
+        assert_eq!(named.kind(Cell::Text("scroll")), Ok(Some(RowRole::Other)));
+        assert_eq!(named.counted(RowRole::Other), [("scroll".to_owned(), 1)]);
         // With one flag, the usual words hold for the other kind.
         let mut one = KindWords::new(&given("view"), &[]).unwrap();
-        assert_eq!(one.kind(Cell::Text("purchase")), Ok(Some(Kind::Conversion)));
+        assert_eq!(
+            one.kind(Cell::Text("purchase")),
+            Ok(Some(RowRole::Conversion))
+        );
         assert_eq!(one.kind(Cell::Text("click")), Ok(None));
         assert_eq!(one.kind(Cell::Nothing), Err(EMPTY.to_owned()));
         // A usual word can be given another meaning.
         let mut other = KindWords::new(&[], &given("imp")).unwrap();
-        assert_eq!(other.kind(Cell::Text("imp")), Ok(Some(Kind::Conversion)));
+        assert_eq!(other.kind(Cell::Text("imp")), Ok(Some(RowRole::Conversion)));
         assert!(KindWords::new(&given("a"), &given("A")).is_err());
         let numbers = usual.refuse(&tally(&[("0", 9), ("1", 2)])).unwrap();
         assert!(

@@ -1,12 +1,12 @@
 //! Tables are looked at before they are read: at their first rows, and at all of them if those do
 //! not settle what everything means.
 
-use crate::workload::amounts::{AmountTally, MOST_DECIMALS, Mark, ValueUnit};
+use crate::workload::amounts::{AmountTally, DecimalMark, MOST_DECIMALS, ValueUnit};
 use crate::workload::buckets::{BucketOptions, BucketRule, BucketTally};
 use crate::workload::columns;
 use crate::workload::gather::Field;
 use crate::workload::input::Format;
-use crate::workload::kinds::{Kind, KindTally, KindWords};
+use crate::workload::kinds::{KindTally, KindWords, RowRole};
 use crate::workload::options::TableOptions;
 use crate::workload::read::ReadError;
 use crate::workload::rows::{RowReader, Stop, TableFile, kind_of};
@@ -14,18 +14,18 @@ use crate::workload::time::{TimeForm, TimeTally};
 
 /// What everything in the tables means.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ReadPlan {
     /// The form of times, by file.
     pub(crate) forms: Vec<TimeForm>,
     pub(crate) zoneless: bool,
     pub(crate) kinds: KindWords,
     pub(crate) buckets: BucketRule,
     /// The decimal mark, by file.
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) marks: Vec<DecimalMark>,
     pub(crate) value_unit: Option<ValueUnit>,
 }
 
-impl Plan {
+impl ReadPlan {
     /// Minute 0 in seconds since 1970-01-01T00:00Z, if times say when they were.
     pub(crate) fn origin(&self, options: &TableOptions) -> Option<i64> {
         let absolute = self.forms.iter().all(|form| form.is_absolute());
@@ -37,14 +37,14 @@ impl Plan {
     }
 
     pub(crate) fn has_decimal_comma(&self) -> bool {
-        self.marks.contains(&Mark::Comma)
+        self.marks.contains(&DecimalMark::Comma)
     }
 }
 
 /// What tables hold.
 #[derive(Debug)]
-pub(crate) struct Look {
-    files: Vec<FileLook>,
+pub(crate) struct Inspection {
+    files: Vec<FileInspection>,
     kinds: KindTally,
     buckets: BucketTally,
     words: KindWords,
@@ -53,7 +53,7 @@ pub(crate) struct Look {
 }
 
 #[derive(Debug, Default)]
-struct FileLook {
+struct FileInspection {
     times: TimeTally,
     /// True if times are timestamps of Parquet.
     timestamps: bool,
@@ -61,7 +61,7 @@ struct FileLook {
     amounts: AmountTally,
 }
 
-impl Look {
+impl Inspection {
     /// Looks at the rows of all tables, up to a limit for each.
     pub(crate) fn at(
         tables: &[TableFile],
@@ -79,7 +79,7 @@ impl Look {
             complete: limit.is_none(),
         };
         for table in tables {
-            let mut file = FileLook::default();
+            let mut file = FileInspection::default();
             if table.left_out {
                 look.files.push(file);
                 continue;
@@ -97,17 +97,17 @@ impl Look {
                     file.kinds.add(cells[Field::Kind as usize]);
                     look.kinds.add(cells[Field::Kind as usize]);
                 }
-                if kind == Some(Kind::Other) {
+                if kind == Some(RowRole::Other) {
                     return Ok(());
                 }
                 match tick {
                     Some(_) => file.timestamps = true,
                     None => file.times.add(cells[Field::Time as usize], dated),
                 }
-                if kind == Some(Kind::Impression) && table.has(Field::Bucket) {
+                if kind == Some(RowRole::Impression) && table.has(Field::Bucket) {
                     look.buckets.add(cells[Field::Bucket as usize]);
                 }
-                if kind == Some(Kind::Conversion) {
+                if kind == Some(RowRole::Conversion) {
                     let value = cells[Field::Value as usize];
                     file.amounts.add(value, first_marks);
                 }
@@ -129,7 +129,7 @@ impl Look {
         self,
         tables: &[TableFile],
         options: &TableOptions,
-    ) -> Result<Option<Plan>, ReadError> {
+    ) -> Result<Option<ReadPlan>, ReadError> {
         let looked = || tables.iter().zip(&self.files);
         let forms: Vec<TimeForm> = looked().map(|(_, file)| file.form(options)).collect();
         mixed_times(tables, &forms)?;
@@ -137,7 +137,7 @@ impl Look {
             if !self.complete {
                 return Ok(None);
             }
-            let has_unknown = |file: &FileLook| self.words.refuse(&file.kinds).is_some();
+            let has_unknown = |file: &FileInspection| self.words.refuse(&file.kinds).is_some();
             let table = looked().find(|(_, file)| has_unknown(file));
             let table = table.map_or(&tables[0], |(table, _)| table);
             let column = table.column(Field::Kind);
@@ -164,7 +164,7 @@ impl Look {
                 })?
             }
         };
-        let marks: Vec<Mark> = looked()
+        let marks: Vec<DecimalMark> = looked()
             .map(|(table, file)| mark_by_format(table).unwrap_or_else(|| file.amounts.mark()))
             .collect();
         let mut value_unit = options.value_unit;
@@ -184,7 +184,7 @@ impl Look {
         }
         let mut kinds = self.words.clone();
         kinds.order(&self.kinds);
-        Ok(Some(Plan {
+        Ok(Some(ReadPlan {
             zoneless: looked().any(|(_, file)| file.times.zoneless()),
             forms,
             kinds,
@@ -195,7 +195,7 @@ impl Look {
     }
 }
 
-impl FileLook {
+impl FileInspection {
     fn form(&self, options: &TableOptions) -> TimeForm {
         match (self.timestamps, self.times.form(), options.time_unit) {
             (true, _, _) => TimeForm::Timestamps,
@@ -229,15 +229,15 @@ fn mixed_times(tables: &[TableFile], forms: &[TimeForm]) -> Result<(), ReadError
 }
 
 /// The decimal mark that follows from the format. None if it is told by looking.
-fn mark_by_format(table: &TableFile) -> Option<Mark> {
+fn mark_by_format(table: &TableFile) -> Option<DecimalMark> {
     match table.file.format {
-        Format::Delimited(b',') | Format::Json | Format::Parquet => Some(Mark::Point),
+        Format::Delimited(b',') | Format::Json | Format::Parquet => Some(DecimalMark::Point),
         Format::Delimited(_) => None,
     }
 }
 
 /// The decimal mark of the first rows.
-fn first_marks(table: &TableFile) -> Result<Mark, ReadError> {
+fn first_marks(table: &TableFile) -> Result<DecimalMark, ReadError> {
     let mut amounts = AmountTally::default();
     let looked = table.each_row(Some(1000), &mut |_, _| (), |cells, _| {
         amounts.add(cells[Field::Value as usize], None);

@@ -29,8 +29,8 @@ pub struct TableOptions {
     pub conversion_kinds: Vec<String>,
     /// The column that holds buckets, or values that are divided into buckets.
     pub bucket_column: Option<String>,
-    /// The number of buckets, up to [`MAX_BUCKETS`](crate::workload::table::MAX_BUCKETS). The default is the paper's, or fewer if a
-    /// column has fewer values.
+    /// The number of buckets, up to 1,000. The default is the paper's, or fewer if a column has
+    /// fewer values.
     pub buckets: Option<u16>,
     /// The unit of values. A value is rounded to the nearest multiple, halves upwards, and is at
     /// least one unit. Without a unit, values are whole numbers from 1 on, or, if some have

@@ -9,7 +9,7 @@ use crate::workload::csv::Csv;
 use crate::workload::gather::{Field, Refusal};
 use crate::workload::input::{Format, LogFile};
 use crate::workload::json::{self, each_object};
-use crate::workload::kinds::{Kind, KindWords};
+use crate::workload::kinds::{KindWords, RowRole};
 use crate::workload::options::TableOptions;
 use crate::workload::read::{ReadError, ReadProgress};
 
@@ -336,7 +336,11 @@ impl<'a> RowReader<'a> {
 }
 
 /// The kind of a row while tables are looked at.
-pub(crate) fn kind_of(table: &TableFile, cells: &[Cell<'_>; 8], kinds: &KindWords) -> Option<Kind> {
+pub(crate) fn kind_of(
+    table: &TableFile,
+    cells: &[Cell<'_>; 8],
+    kinds: &KindWords,
+) -> Option<RowRole> {
     match table.has(Field::Kind) {
         true => {
             let mut buffer = String::new();
@@ -344,8 +348,8 @@ pub(crate) fn kind_of(table: &TableFile, cells: &[Cell<'_>; 8], kinds: &KindWord
             kinds.known(word)
         }
         false => Some(match cells[Field::ImpressionSite as usize] {
-            Cell::Nothing => Kind::Conversion,
-            _ => Kind::Impression,
+            Cell::Nothing => RowRole::Conversion,
+            _ => RowRole::Impression,
         }),
     }
 }

@@ -34,8 +34,8 @@ use crate::workload::cells::{Cell, EMPTY};
 use crate::workload::columns;
 use crate::workload::gather::{Field, Gather, GatherOptions, Refusal, RowKind, TableRow};
 use crate::workload::input;
-use crate::workload::kinds::{Kind, KindWords};
-use crate::workload::look::{Look, Plan};
+use crate::workload::kinds::{KindWords, RowRole};
+use crate::workload::look::{Inspection, ReadPlan};
 use crate::workload::read::{ReadError, ReadProgress};
 use crate::workload::rows::{Halt, RowReader, SAMPLE, Stop, TableFile};
 use crate::workload::sites::SiteCache;
@@ -92,7 +92,7 @@ pub fn read_inputs(
         tables: &tables,
         rows: RowReader::new(progress, bytes_total),
     };
-    let look = Look::at(&tables, options, &mut reading.rows, Some(SAMPLE))?;
+    let look = Inspection::at(&tables, options, &mut reading.rows, Some(SAMPLE))?;
     let mut plan = match look.decide(&tables, options)? {
         Some(plan) => plan,
         None => reading.look_at_everything()?,
@@ -158,12 +158,12 @@ const COMPRESSED: u64 = 5;
 
 impl Reading<'_> {
     /// Looks at all rows, and decides.
-    fn look_at_everything(&mut self) -> Result<Plan, ReadError> {
+    fn look_at_everything(&mut self) -> Result<ReadPlan, ReadError> {
         let whole: u64 = self.tables.iter().map(|table| table.file.bytes).sum();
         // Everything is read twice from here on.
         let now = &mut self.rows.now;
         now.bytes_total = now.bytes_done + 2 * whole;
-        let look = Look::at(self.tables, self.options, &mut self.rows, None)?;
+        let look = Inspection::at(self.tables, self.options, &mut self.rows, None)?;
         let now = &mut self.rows.now;
         now.bytes_done = now.bytes_total - whole;
         match look.decide(self.tables, self.options)? {
@@ -208,7 +208,7 @@ impl Reading<'_> {
         !self.options.impression_kinds.is_empty() && !self.options.conversion_kinds.is_empty()
     }
 
-    fn read(&mut self, plan: &mut Plan) -> Result<(Workload, Understanding), Stop> {
+    fn read(&mut self, plan: &mut ReadPlan) -> Result<(Workload, Understanding), Stop> {
         let mut gather = self.gather();
         let mut minutes: Option<(u32, u32)> = None;
         let mut amounts = Vec::new();
@@ -277,9 +277,9 @@ impl Reading<'_> {
                 forms: occurring,
             },
             kinds: KindsUnderstood {
-                impressions: with_kinds(Kind::Impression),
-                conversions: with_kinds(Kind::Conversion),
-                left_out: with_kinds(Kind::Other),
+                impressions: with_kinds(RowRole::Impression),
+                conversions: with_kinds(RowRole::Conversion),
+                left_out: with_kinds(RowRole::Other),
                 by_impression_site: tables
                     .iter()
                     .any(|table| !table.left_out && !table.has(Field::Kind)),
@@ -348,7 +348,12 @@ struct Interpreter<'p> {
 }
 
 impl<'p> Interpreter<'p> {
-    fn new(options: &TableOptions, plan: &'p mut Plan, table: &TableFile, number: usize) -> Self {
+    fn new(
+        options: &TableOptions,
+        plan: &'p mut ReadPlan,
+        table: &TableFile,
+        number: usize,
+    ) -> Self {
         let form = plan.forms[number];
         let mut clock = Clock::new(form, None, options.time_origin, options.epoch_minutes.get());
         if let Some(unit) = options.time_unit {
@@ -387,17 +392,17 @@ impl<'p> Interpreter<'p> {
                 let kind = self.kinds.kind(kind).map_err(wrong(Field::Kind))?;
                 kind.ok_or(Halt::Surprise)?
             }
-            false if impression_site == Cell::Nothing => Kind::Conversion,
-            false => Kind::Impression,
+            false if impression_site == Cell::Nothing => RowRole::Conversion,
+            false => RowRole::Impression,
         };
-        if kind == Kind::Other {
+        if kind == RowRole::Other {
             return Ok(None);
         }
         let (minute, epoch) = self.clock.time(time).map_err(wrong(Field::Time))?;
         let impression_site = impression_site
             .name(&mut self.impression_site)
             .map(|site| site.map(|site| self.impression_sites.site(site)));
-        let kind = if kind == Kind::Impression {
+        let kind = if kind == RowRole::Impression {
             let rule = self.buckets;
             let bucket = rule.bucket(bucket, self.bucket_named, &mut self.bucket);
             RowKind::Impression {

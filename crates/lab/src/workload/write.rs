@@ -62,21 +62,22 @@ impl WriteError {
 /// If the file name has another end, if the file cannot be written, or if a part of the workload
 /// cannot be read.
 pub fn write_table(workload: &Workload, path: &Path) -> Result<(), WriteError> {
-    let format = Format::of(path).ok_or_else(|| WriteError::new(path, &Format::unknown(path)))?;
+    let format = WrittenFormat::of(path)
+        .ok_or_else(|| WriteError::new(path, &WrittenFormat::unknown(path)))?;
     let with_order = !rows_follow_devices(workload)?;
     match format {
-        Format::Csv => write_csv(workload, path, with_order),
-        Format::Parquet => write_parquet(workload, path, with_order),
+        WrittenFormat::Csv => write_csv(workload, path, with_order),
+        WrittenFormat::Parquet => write_parquet(workload, path, with_order),
     }
 }
 
 /// The formats in which tables are written. The extension of the file name decides.
-enum Format {
+enum WrittenFormat {
     Csv,
     Parquet,
 }
 
-impl Format {
+impl WrittenFormat {
     fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         match extension.as_str() {

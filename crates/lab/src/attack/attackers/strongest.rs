@@ -46,13 +46,13 @@ impl Attacker for Strongest {
     }
 
     fn strategy(&self, _: &Strength) -> Box<dyn Strategy + '_> {
-        Box::new(Plan::default())
+        Box::new(StrongestStrategy::default())
     }
 }
 
 /// What it did on the device.
 #[derive(Debug, Default)]
-struct Plan {
+struct StrongestStrategy {
     /// The epochs that requests can read, oldest first. Those from `used` on are kept for their
     /// buffers.
     epochs: Vec<EpochPlan>,
@@ -63,7 +63,7 @@ struct Plan {
     pages: Vec<u32>,
 }
 
-impl Strategy for Plan {
+impl Strategy for StrongestStrategy {
     fn begin_device(&mut self) {
         self.used = 0;
         self.turn = 0;
@@ -101,7 +101,7 @@ impl Strategy for Plan {
     }
 }
 
-impl Plan {
+impl StrongestStrategy {
     /// Makes room for the current epoch, and forgets those that requests cannot read any more.
     fn begin_action(&mut self, stage: &AttackStage<'_>) {
         let now = stage.epoch();
