@@ -3,8 +3,7 @@
 //!
 //! * The floor of reading decodes the same columns and sorts the rows by device and time.
 //! * The floor of a run is a loop that knows the rules of this one evaluation, and nothing else:
-//! one
-//!   epoch before, one querier for each conversion, last touch, and no domain cap, which honest
+//!   one epoch before, one querier for each conversion, last touch, and no domain cap, which honest
 //!   events never reach. It computes the same sums and causes, which is checked.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![allow(

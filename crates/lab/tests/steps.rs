@@ -50,7 +50,7 @@ impl<'w> Cluster<'w> {
         let surveys = self.machines.iter().map(|parts| {
             let mut survey = Survey::new(self.workload);
             for part in parts {
-                survey.add(&*self.workload.part(*part).unwrap());
+                survey.add(&self.workload.part(*part).unwrap());
             }
             survey
         });
@@ -64,7 +64,7 @@ impl<'w> Cluster<'w> {
         for parts in &self.machines {
             let mut keys = BatchKeys::new(queriers);
             for part in parts {
-                keys.add(&*self.workload.part(*part).unwrap(), numbers);
+                keys.add(&self.workload.part(*part).unwrap(), numbers);
             }
             sum.merge(keys);
         }
@@ -77,7 +77,7 @@ impl<'w> Cluster<'w> {
         for parts in &self.machines {
             let mut counts = new();
             for part in parts {
-                counts.add(&*self.workload.part(*part).unwrap());
+                counts.add(&self.workload.part(*part).unwrap());
             }
             sum.merge(&counts);
         }
@@ -95,7 +95,7 @@ impl<'w> Cluster<'w> {
                 unlimited: Unlimited::new().unwrap(),
             };
             let mut worker = Replayer::new(replay);
-            worker.part(&*self.workload.part(*part).unwrap(), &mut collect);
+            worker.part(&self.workload.part(*part).unwrap(), &mut collect);
             all.rows.append(&mut rows.rows);
             match &mut sum {
                 Some(sum) => sum.merge(worker.finish()),

@@ -657,8 +657,8 @@ fn verdict(choices: &[Choice], attackers: &[&'static dyn Attacker]) -> Option<St
         None => format!(
             "No choice both costs honest sites nothing without attack and, under attack ({names}), \
              keeps their error within {HARM} times the error without attack. A larger global \
-             budget is less private. A domain cap of 1 involves fewer sites. Try both with `bigbird \
-             simulate`.",
+             budget is less private. A domain cap of 1 involves fewer sites. Try both with \
+             `bigbird simulate`.",
         ),
     })
 }

@@ -8,8 +8,7 @@
 //! 2. [`Replayer`](replay::Replayer) replays the devices of a part under a policy, and shows each
 //!    report to an [`Observer`](replay::Observer): one [`ReportRow`](replay::ReportRow) per report.
 //! 3. [`BatchTotals`](batching::BatchTotals) adds the reports of all parts to the sums of their
-//! batches,
-//!    and [`evaluate`](metrics::evaluate) gives their errors.
+//!    batches, and [`evaluate`](metrics::evaluate) gives their errors.
 //!
 //! Everything that is merged is a whole number, so results do not depend on how a workload is
 //! divided. A [`Laboratory`](laboratory::Laboratory) does all three steps with several threads.
