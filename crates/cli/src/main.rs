@@ -92,7 +92,10 @@ refused report, or if a result cannot be written. 2 for wrong arguments, and for
 be read or used.";
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, and it is parsed once")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one, and it is parsed once"
+)]
 enum Command {
     #[cfg(feature = "lab")]
     /// Reproduce the paper's evaluation and write a report

@@ -158,8 +158,8 @@ mod tests {
 
     use super::*;
 
-    fn all(array: ArrayRef) -> Result<Vec<i128>, String> {
-        match decode(&array) {
+    fn all(array: impl arrow_array::Array + 'static) -> Result<Vec<i128>, String> {
+        match decode(&(Arc::new(array) as ArrayRef)) {
             Ok(numbers) => Ok((0..numbers.len()).map(|at| numbers.get(at)).collect()),
             Err(NumberError::Cell(row, what)) => Err(format!("row {row}: {what}")),
             Err(NumberError::File(error)) => Err(error.to_string()),
@@ -168,19 +168,13 @@ mod tests {
 
     #[test]
     fn every_type_gives_the_same_numbers() {
-        assert_eq!(
-            all(Arc::new(Int64Array::from(vec![1, -2]))),
-            Ok(vec![1, -2])
-        );
-        assert_eq!(all(Arc::new(UInt64Array::from(vec![1, 2]))), Ok(vec![1, 2]));
-        assert_eq!(all(Arc::new(Int8Array::from(vec![1, -2]))), Ok(vec![1, -2]));
-        assert_eq!(
-            all(Arc::new(Float64Array::from(vec![1.0, -2.0]))),
-            Ok(vec![1, -2])
-        );
+        assert_eq!(all(Int64Array::from(vec![1, -2])), Ok(vec![1, -2]));
+        assert_eq!(all(UInt64Array::from(vec![1, 2])), Ok(vec![1, 2]));
+        assert_eq!(all(Int8Array::from(vec![1, -2])), Ok(vec![1, -2]));
+        assert_eq!(all(Float64Array::from(vec![1.0, -2.0])), Ok(vec![1, -2]));
         let large = i128::from(u64::MAX);
         assert_eq!(
-            all(Arc::new(UInt64Array::from(vec![1, u64::MAX]))),
+            all(UInt64Array::from(vec![1, u64::MAX])),
             Ok(vec![1, large])
         );
     }
@@ -188,9 +182,9 @@ mod tests {
     #[test]
     fn a_wrong_cell_is_named() {
         let empty = Int64Array::from(vec![Some(1), None]);
-        assert_eq!(all(Arc::new(empty)), Err(format!("row 1: {EMPTY}")));
+        assert_eq!(all(empty), Err(format!("row 1: {EMPTY}")));
         let half = Float64Array::from(vec![0.5]);
-        assert!(all(Arc::new(half)).unwrap_err().starts_with("row 0: 0.5"));
+        assert!(all(half).unwrap_err().starts_with("row 0: 0.5"));
     }
 
     /// Ids that have the same lower 64 bits differ by their sign.
