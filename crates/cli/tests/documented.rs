@@ -73,6 +73,11 @@ const RUN: &[(&str, DocumentedRun)] = &[
         "bigbird simulate --profile big-bird,global-only --attacker none,random",
         With(SMALL),
     ),
+    (
+        "bigbird headers 'Save-Impression: histogram-index=3, match-value=7'",
+        Shown,
+    ),
+    ("bigbird workload describe", With("--scale 0.002")),
     ("bigbird tune", With(SMALL)),
     (
         "bigbird audit",
@@ -94,6 +99,14 @@ const RUN: &[(&str, DocumentedRun)] = &[
     (
         "bigbird simulate logs.parquet --seed 1,2,3 --batches batches.parquet",
         With(FEW),
+    ),
+    (
+        "bigbird workload describe LOGS",
+        As("bigbird workload describe logs.csv"),
+    ),
+    (
+        "bigbird simulate LOGS --explain why.csv",
+        As("bigbird simulate logs.csv --min-conversions-per-day 10 --explain why.csv"),
     ),
     (
         "bigbird tune LOGS",
