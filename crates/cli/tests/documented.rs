@@ -116,11 +116,68 @@ const RUN: &[(&str, DocumentedRun)] = &[
         "bigbird workload write --to PATH",
         As("bigbird workload write --scale 0.001 --to written.parquet"),
     ),
+    (
+        "bigbird headers 'Save-Impression: histogram-index=1'",
+        Shown,
+    ),
+    ("bigbird explain FILE", As("bigbird explain calls.jsonl")),
+    (
+        "bigbird explain --store FILE",
+        As("bigbird explain --store target/profile.store"),
+    ),
+    (
+        "bigbird simulate --scale 0.01 --min-conversions-per-day 20 --epsilon 0.5 --explain why.csv",
+        Shown,
+    ),
+    (
+        "bigbird simulate --scale 0.1 --attacker free-denial --site-charging full,paper,uniform",
+        As(
+            "bigbird simulate --attacker free-denial --site-charging full,paper,uniform \
+             --scale 0.005 --min-conversions-per-day 10 --min-batch 200",
+        ),
+    ),
+    (
+        "bigbird workload describe data/",
+        As("bigbird workload describe data/ --min-conversions-per-day 1"),
+    ),
     // The manual of the command.
     ("bigbird --version", Shown),
     ("bigbird COMMAND --help", As("bigbird simulate --help")),
     ("bigbird COMMAND -h", As("bigbird simulate -h")),
     // Help texts.
+    (
+        "bigbird explain crates/conformance/vectors/big-bird.jsonl --list",
+        Shown,
+    ),
+    (
+        "bigbird headers 'Save-Impression: histogram-index=3, conversion-sites=(\"shop.example\")'",
+        Shown,
+    ),
+    (
+        "bigbird headers 'Measure-Conversion: histogram-size=5, \
+         aggregation-service=\"https://a.example\"'",
+        Shown,
+    ),
+    (
+        "bigbird reproduce --seed 1,2,3",
+        As("bigbird reproduce --seed 1,2 --suite fig6b --scale 0.002 \
+             --min-conversions-per-day 10 --min-batch 200"),
+    ),
+    (
+        "bigbird workload describe logs.csv --impression-kind view --conversion-kind \
+         purchase,signup",
+        As(
+            "bigbird workload describe shop.csv --impression-kind view --conversion-kind \
+             purchase,signup",
+        ),
+    ),
+    (
+        "bigbird workload describe logs.csv --bucket-column country --buckets 20 --value-unit 0.01",
+        As(
+            "bigbird workload describe shop.csv --bucket-column country --buckets 20 --value-unit \
+             0.01 --impression-kind view",
+        ),
+    ),
     (
         "bigbird reproduce --scale 1",
         As(
@@ -231,8 +288,11 @@ const RUN: &[(&str, DocumentedRun)] = &[
 ];
 
 /// The commands whose exit status is 1, because their answer is no.
-const NEGATIVE: [&str; 1] =
-    ["bigbird policy --profile big-bird --conversion-sites 9 --impression-sites 2 --fan-out 2"];
+const NEGATIVE: [&str; 2] = [
+    "bigbird policy --profile big-bird --conversion-sites 9 --impression-sites 2 --fan-out 2",
+    // The paper's literal charging breaks the bound on payment, which this shows.
+    "bigbird simulate --scale 0.1 --attacker free-denial --site-charging full,paper,uniform",
+];
 
 /// The documents whose commands are run.
 const DOCUMENTS: [&str; 4] = [
@@ -369,6 +429,35 @@ fn scratch() -> Folder {
         renamed += &(cells.join(",") + "\n");
     }
     std::fs::write(folder.file("renamed.csv"), renamed).unwrap();
+    std::fs::write(
+        folder.file("shop.csv"),
+        "user_id,time,advertiser,publisher,event,country,revenue\n\
+         u1,2026-01-03T10:00:00Z,shop.example,news.example,view,DE,\n\
+         u1,2026-01-03T11:00:00Z,shop.example,,purchase,,12.34\n\
+         u2,2026-01-04 09:30,shop.example,blog.example,view,FR,\n\
+         u2,2026-01-04 10:30,shop.example,,signup,,1.00\n",
+    )
+    .unwrap();
+    std::fs::write(
+        folder.file("calls.jsonl"),
+        "{\"event\": \"saveImpression\", \"seconds\": 0, \"site\": \"news.example\"}\n\
+         {\"event\": \"measureConversion\", \"seconds\": 60, \"site\": \"shop.example\"}\n",
+    )
+    .unwrap();
+    let data = folder.file("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(
+        data.join("sources.json"),
+        r#"{"user_id": "u1", "publisher": "https://news.example", "web_destination":
+         "https://shop.example", "timestamp": "1767434400000", "event_id": 1}"#,
+    )
+    .unwrap();
+    std::fs::write(
+        data.join("triggers.json"),
+        r#"{"user_id": "u1", "attribution_destination": "https://shop.example", "timestamp":
+         "1767438000000", "trigger_data": 1}"#,
+    )
+    .unwrap();
     // A script that the auditor found.
     let found = workspace().join("crates/audit/tests/found/upkeep-by-names.json");
     std::fs::copy(found, folder.file("script.json")).unwrap();

@@ -59,13 +59,15 @@ fn a_refusal_names_the_flags_that_would_do() {
          bigbird: impressions: view (1); conversions: purchase (1), signup (1); one bucket; \
          values: 1 to 1,234 in units of 0.01 of `revenue`\n"
     );
+    // Long lines are broken.
     let told = text(&described.stdout);
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
     for expected in [
         "Epochs 20456 to 20457, which begin on 2026-01-03 and 2026-01-04.",
         "Busiest impression sites: news.example (100.0%).",
         "What is missing or odd:",
         "* One site has several names (shop.example and www.shop.example)",
-        "* 1 conversions (50.0%) have no earlier impression",
+        "* Conversions without an earlier impression for their site on the device: 1 (50.0%)",
         "What can be measured:",
         "to measure, give --min-conversions-per-day 1 --batch-days 1 --min-batch 1.",
     ] {

@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs::File;
-use std::io::{BufReader, Read as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 /// terminal that is closed, and the one that no handler can catch.
 const SIGNALS: [(&str, i32); 4] = [("INT", 2), ("TERM", 15), ("HUP", 1), ("KILL", 9)];
 
-/// A command that is ended while it reads logs that do not fit into memory leaves no files behind.
-/// It is ended while it waits for the second table, which never comes.
+/// A command that is ended while it reads logs leaves no files behind. It is ended while it waits for
+/// the rest of the second table, which comes through a pipe and is copied to a temporary file.
 #[test]
 fn signals_while_tables_are_read_leave_nothing() {
     for (name, signal) in SIGNALS {
@@ -32,8 +32,10 @@ fn signals_while_tables_are_read_leave_nothing() {
             .args([folder.file("first.csv"), folder.file("second.csv")])
             .spawn()
             .unwrap();
-        // This returns when the command opens the pipe, after it has read the first table.
         let second = File::options().write(true).open(folder.file("second.csv"));
+        let mut second = second.unwrap();
+        // This is far more than a pipe holds, so it returns when the command copies it.
+        second.write_all(&[b'x'; 1 << 20]).unwrap();
         is_ended(&mut command, name, signal, &temporary);
         drop(second);
     }

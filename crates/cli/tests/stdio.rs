@@ -174,12 +174,13 @@ fn a_full_output_is_an_error() {
 #[test]
 fn a_full_file_is_an_error() {
     let folder = folder();
-    for (name, arguments) in [
-        ("table.csv", "workload write --scale 0.001 --to"),
-        ("table.parquet", "workload write --scale 0.001 --to"),
+    for (name, arguments, told_first) in [
+        ("table.csv", "workload write --scale 0.001 --to", ""),
+        ("table.parquet", "workload write --scale 0.001 --to", ""),
         (
             "runs.csv",
             "simulate --scale 0.01 --min-conversions-per-day 20 --csv",
+            "cannot write ",
         ),
     ] {
         let path = folder.file(name);
@@ -188,7 +189,7 @@ fn a_full_file_is_an_error() {
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{told}");
         let expected = format!(
-            "bigbird: {}: No space left on device (os error 28)\n",
+            "bigbird: {told_first}{}: No space left on device (os error 28)\n",
             path.display()
         );
         assert_eq!(told, expected);

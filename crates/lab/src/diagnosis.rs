@@ -78,16 +78,16 @@ impl Symptom {
                     .to_owned()
             }
             SymptomKind::NeverConverts => format!(
-                "{count} impressions ({share}) are for sites that never convert, such as \
-                 {examples}; if these sites do convert, their conversions have other names"
+                "impressions for sites that never convert, such as {examples}: {count} ({share}); if \
+                 these sites do convert, their conversions have other names"
             ),
             SymptomKind::NoEarlierImpression => format!(
-                "{count} conversions ({share}) have no earlier impression for their site on the \
-                 device: their reports are empty"
+                "conversions without an earlier impression for their site on the device: {count} \
+                 ({share}); their reports are empty"
             ),
             SymptomKind::OutOfReach => format!(
-                "{count} conversions ({share}) come so long after the last impression for their \
-                 site that they do not read its epoch; use a larger --epoch-days or \
+                "conversions that come so long after the last impression for their site that they do \
+                 not read its epoch: {count} ({share}); use a larger --epoch-days or \
                  --lookback-epochs"
             ),
             SymptomKind::SeveralNames if self.count == 1 => format!(
@@ -98,13 +98,13 @@ impl Symptom {
                 "{count} sites have several names each ({examples}), which count as different \
                  sites; --sites registrable makes them one"
             ),
-            SymptomKind::SingleEvent => format!("{count} devices ({share}) have one event only"),
+            SymptomKind::SingleEvent => format!("devices with one event only: {count} ({share})"),
             SymptomKind::TimeGoesBack => format!(
-                "the rows of {count} devices ({share}) are not in the order of time in their file; \
+                "devices whose rows are not in the order of time in their file: {count} ({share}); \
                  they were sorted"
             ),
             SymptomKind::RaisedValues => format!(
-                "{count} conversions ({share}) have a value below the unit, and count as one unit"
+                "conversions with a value below the unit, which count as one unit: {count} ({share})"
             ),
         }
     }
@@ -213,7 +213,7 @@ impl Measurable {
         }
         if let (Some(busiest), Some(flags)) = (&self.busiest, &self.flags) {
             sentences.push(format!(
-                "the busiest is {} with {} conversions, {} a day, and a batch needs {}; to measure, \
+                "the busiest is {} (conversions: {}, {} a day), and a batch needs {}; to measure, \
                  give {flags}",
                 busiest.site,
                 grouped(busiest.conversions),

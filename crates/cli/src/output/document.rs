@@ -105,7 +105,7 @@ pub(super) fn filled(text: &str, width: usize) -> String {
             continue;
         }
         let words = line.trim_start();
-        let indent = " ".repeat(line.len() - words.len());
+        let mut indent = " ".repeat(line.len() - words.len());
         let mut column = 0;
         for word in words.split_whitespace() {
             let length = word.width();
@@ -122,6 +122,10 @@ pub(super) fn filled(text: &str, width: usize) -> String {
             }
             filled.push_str(word);
             column += length;
+            if word == "*" {
+                // The text of a list item is aligned below its first word.
+                indent.push_str("  ");
+            }
         }
         filled.push('\n');
     }

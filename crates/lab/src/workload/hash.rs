@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(hash("a longer name of a device"), VALUES[1]);
     }
 
-    const VALUES: [u64; 2] = [0, 0];
+    const VALUES: [u64; 2] = [0x5f98_7cb2_d17c_4fef, 0x8f2c_fbfa_7cb5_07f1];
 
     #[test]
     fn similar_names_spread_evenly() {
