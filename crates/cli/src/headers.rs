@@ -18,7 +18,7 @@ use crate::{CommandError, CommandResult, output, stdio};
 Each HEADER is a name and a value:
 
   bigbird headers 'Save-Impression: histogram-index=3, conversion-sites=(\"shop.example\")'
-  bigbird headers 'Measure-Conversion: histogram-size=5, aggregation-service=\"https://a.example\"'
+  bigbird headers 'Measure-Conversion: histogram-size=5'    says what is missing
 
 Without HEADER, it reads a response from standard input, as curl prints it. Other headers are
 skipped, and several of one name count as one, as in HTTP:

@@ -154,8 +154,7 @@ const RUN: &[(&str, DocumentedRun)] = &[
         Shown,
     ),
     (
-        "bigbird headers 'Measure-Conversion: histogram-size=5, \
-         aggregation-service=\"https://a.example\"'",
+        "bigbird headers 'Measure-Conversion: histogram-size=5'",
         Shown,
     ),
     (
@@ -288,7 +287,8 @@ const RUN: &[(&str, DocumentedRun)] = &[
 ];
 
 /// The commands whose exit status is 1, because their answer is no.
-const NEGATIVE: [&str; 2] = [
+const NEGATIVE: [&str; 3] = [
+    "bigbird headers 'Measure-Conversion: histogram-size=5'",
     "bigbird policy --profile big-bird --conversion-sites 9 --impression-sites 2 --fan-out 2",
     // The paper's literal charging breaks the bound on payment, which this shows.
     "bigbird simulate --scale 0.1 --attacker free-denial --site-charging full,paper,uniform",

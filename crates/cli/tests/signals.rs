@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 /// terminal that is closed, and the one that no handler can catch.
 const SIGNALS: [(&str, i32); 4] = [("INT", 2), ("TERM", 15), ("HUP", 1), ("KILL", 9)];
 
-/// A command that is ended while it reads logs leaves no files behind. It is ended while it waits for
-/// the rest of the second table, which comes through a pipe and is copied to a temporary file.
+/// A command that is ended while it reads logs leaves no files behind. It is ended while it waits
+/// for the rest of the second table, which comes through a pipe and is copied to a temporary file.
 #[test]
 fn signals_while_tables_are_read_leave_nothing() {
     for (name, signal) in SIGNALS {
