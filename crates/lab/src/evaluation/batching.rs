@@ -6,9 +6,12 @@
 //! before anything is replayed, and then every part of a workload adds its reports to the right
 //! sums ([`BatchTotals`]). Sums are whole numbers, so the order of parts does not matter.
 
+use std::sync::{Mutex, PoisonError};
+
 use bigbird::Limit;
 
 use super::querier::Querier;
+use crate::threads;
 use crate::workload::{EventKind, Part, WorkloadEvent};
 
 /// The place of an event in time: its minute, and then its row in the source.
@@ -108,11 +111,16 @@ impl BatchPlan {
     /// Conversions at the same place in time, which only a source with an ambiguous order has, are
     /// not separated: the batch that has the first of them has all of them.
     pub fn new(queriers: &[Querier], keys: BatchKeys) -> Self {
-        let ends: Vec<Vec<TimeKey>> = queriers
-            .iter()
-            .zip(keys.keys)
-            .map(|(querier, mut keys)| ends(&mut keys, querier.batch.max(1)))
-            .collect();
+        Self::on_threads(queriers, keys, 1)
+    }
+
+    /// The same, on several threads.
+    pub(super) fn on_threads(queriers: &[Querier], keys: BatchKeys, threads: usize) -> Self {
+        let keys: Vec<Mutex<Vec<TimeKey>>> = keys.keys.into_iter().map(Mutex::new).collect();
+        let ends: Vec<Vec<TimeKey>> = threads::map(keys.len(), threads, |number| {
+            let mut keys = keys[number].lock().unwrap_or_else(PoisonError::into_inner);
+            ends(&mut keys, queriers[number].batch.max(1))
+        });
         let mut first = vec![0];
         for of_querier in &ends {
             let before = first.last().copied().unwrap_or(0);

@@ -136,7 +136,7 @@ impl<'w> Laboratory<'w> {
             options,
             lookback_epochs,
             threads,
-            plan: BatchPlan::new(&queriers, keys),
+            plan: BatchPlan::on_threads(&queriers, keys, threads),
             numbers,
             queriers,
             full: OnceLock::new(),

@@ -12,6 +12,8 @@ use crate::workload::{DAY, EventKind, Part, Workload};
 pub struct Survey {
     sites: Vec<SiteStats>,
     buckets: usize,
+    /// The number of devices that were surveyed.
+    devices: u64,
     /// The day that the first bit of every [`SiteStats::days`] stands for.
     first_day: Option<u32>,
 }
@@ -25,8 +27,8 @@ struct SiteStats {
     max_value: u32,
     /// The most of its conversions on one device.
     most_of_a_device: u32,
-    /// Its conversions on the device that is being surveyed.
-    on_device: u32,
+    /// Its conversions on the device that converted last, and the number of that device.
+    on_device: (u32, u64),
     /// The days on which it has conversions: one bit for each day.
     days: Vec<u64>,
     /// The number of impressions for it, by bucket. Empty if it has none.
@@ -39,6 +41,7 @@ impl Survey {
         Self {
             sites: vec![SiteStats::default(); workload.conversion_site_names.len()],
             buckets: usize::from(workload.buckets),
+            devices: 0,
             first_day: None,
         }
     }
@@ -62,12 +65,12 @@ impl Survey {
         };
         let first_day = self.extend_to(first / DAY);
         for device in 0..part.devices() {
-            let events = part.range(device);
-            for at in events.clone() {
-                let site = &mut self.sites[part.conversion_sites[at] as usize];
-                match EventKind::unpack(part.kinds[at], part.came_from[at]) {
+            self.devices += 1;
+            for event in part.events_of(device) {
+                let site = &mut self.sites[event.conversion_site as usize];
+                match event.kind {
                     EventKind::Conversion { value, .. } => {
-                        let day = (part.minutes[at] / DAY - first_day) as usize;
+                        let day = (event.minute / DAY - first_day) as usize;
                         if site.days.len() <= day / 64 {
                             site.days.resize(day / 64 + 1, 0);
                         }
@@ -75,8 +78,10 @@ impl Survey {
                         site.conversions += 1;
                         site.value += u64::from(value);
                         site.max_value = site.max_value.max(value);
-                        site.on_device += 1;
-                        site.most_of_a_device = site.most_of_a_device.max(site.on_device);
+                        let (before, of) = site.on_device;
+                        let on_device = if of == self.devices { before + 1 } else { 1 };
+                        site.on_device = (on_device, self.devices);
+                        site.most_of_a_device = site.most_of_a_device.max(on_device);
                     }
                     EventKind::Impression { bucket, .. } => {
                         if site.impressions.is_empty() {
@@ -85,9 +90,6 @@ impl Survey {
                         site.impressions[usize::from(bucket)] += 1;
                     }
                 }
-            }
-            for at in events {
-                self.sites[part.conversion_sites[at] as usize].on_device = 0;
             }
         }
     }

@@ -175,6 +175,20 @@ impl Part {
         self.begins.push(self.minutes.len() as u32);
     }
 
+    /// Gives memory back that was kept for more events.
+    pub(crate) fn shrink(&mut self) {
+        self.begins.shrink_to_fit();
+        self.epochs.shrink_to_fit();
+        let columns = [
+            &mut self.minutes,
+            &mut self.conversion_sites,
+            &mut self.kinds,
+            &mut self.came_from,
+            &mut self.rows,
+        ];
+        columns.map(Vec::shrink_to_fit);
+    }
+
     /// The number of devices.
     pub fn devices(&self) -> usize {
         self.begins.len() - 1
@@ -340,9 +354,13 @@ impl Workload {
 
     /// Extends the range of epochs in which something happens.
     fn reach(&mut self, epochs: impl Iterator<Item = u16>) {
-        for epoch in epochs {
-            let (first, last) = self.epochs.unwrap_or((epoch, epoch));
-            self.epochs = Some((first.min(epoch), last.max(epoch)));
+        let range = epochs.fold(None, |range, epoch| {
+            let (first, last) = range.unwrap_or((epoch, epoch));
+            Some((first.min(epoch), last.max(epoch)))
+        });
+        if let Some((first, last)) = range {
+            let (before, after) = self.epochs.unwrap_or((first, last));
+            self.epochs = Some((first.min(before), last.max(after)));
         }
     }
 

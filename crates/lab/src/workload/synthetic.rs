@@ -140,6 +140,7 @@ impl Population {
             }
             part.push_device(&mut events);
         }
+        part.shrink();
         part
     }
 }

@@ -46,15 +46,16 @@ impl Default for PreparedOptions {
 /// names the file and the column.
 pub fn read_prepared(folder: &Path, options: &PreparedOptions) -> Result<Workload, ReadError> {
     let (impressions, conversions) = (folder.join(IMPRESSIONS), folder.join(CONVERSIONS));
-    let mut of_impressions = vec![
-        ("timestamp_min", ColumnRole::Minute),
+    // The columns that take the longest come first, so that no thread is left with one of them.
+    let mut of_conversions = vec![
         ("user_id", ColumnRole::User),
-        ("day_int", ColumnRole::Epoch),
         ("campaign_id", ColumnRole::ConversionSite),
-        ("publisher_id", ColumnRole::ImpressionSite),
-        ("features_ctx_not_constrained_0", ColumnRole::Bucket),
+        ("timestamp_min", ColumnRole::Minute),
+        ("day_int", ColumnRole::Epoch),
     ];
-    let mut of_conversions = of_impressions[..4].to_vec();
+    let mut of_impressions = vec![("publisher_id", ColumnRole::ImpressionSite)];
+    of_impressions.extend(&of_conversions);
+    of_impressions.push(("features_ctx_not_constrained_0", ColumnRole::Bucket));
     if options.origins {
         of_impressions.push(("impression_id", ColumnRole::Impression));
         of_conversions.push(("attributed_impression_id", ColumnRole::Impression));
