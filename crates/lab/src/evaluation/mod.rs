@@ -4,14 +4,14 @@
 //! are merged, so that a cluster can do the same as one machine:
 //!
 //! 1. [`Survey`](survey::Survey) counts what conversion sites do. This decides who measures
-//!    ([`Querier`](querier::Querier)) and where batches end ([`BatchPlan`](batching::BatchPlan)).
+//!    ([`Querier`]) and where batches end ([`BatchPlan`](batching::BatchPlan)).
 //! 2. [`Replayer`](replay::Replayer) replays the devices of a part under a policy, and shows each
 //!    report to an [`Observer`](replay::Observer): one [`ReportRow`](replay::ReportRow) per report.
 //! 3. [`BatchTotals`](batching::BatchTotals) adds the reports of all parts to the sums of their
 //!    batches, and [`evaluate`](metrics::evaluate) gives their errors.
 //!
 //! Everything that is merged is a whole number, so results do not depend on how a workload is
-//! divided. A [`Laboratory`](laboratory::Laboratory) does all three steps with several threads.
+//! divided. A [`Laboratory`] does all three steps with several threads.
 
 pub mod audience;
 pub mod batch_table;

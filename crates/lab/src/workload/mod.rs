@@ -186,7 +186,7 @@ impl Part {
             &mut self.came_from,
             &mut self.rows,
         ];
-        columns.map(Vec::shrink_to_fit);
+        columns.into_iter().for_each(Vec::shrink_to_fit);
     }
 
     /// The number of devices.
