@@ -228,7 +228,7 @@ fn a_damaged_store_is_not_used() {
         "UPDATE batch SET reports = reports + 1",
         "UPDATE batch SET name = 'other'",
         "UPDATE batch SET queries = 0",
-        "DELETE FROM report WHERE id = (SELECT min(id) FROM report)",
+        "DELETE FROM report WHERE id = (SELECT min(id) FROM report WHERE task = 1)",
         "UPDATE task SET reports = 0",
         "UPDATE task SET digest = zeroblob(16)",
         "DELETE FROM batch",
