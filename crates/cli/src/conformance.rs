@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 
 use bigbird::Profile;
-use bigbird_conformance::{Mismatch, RunError, Tally, VectorCase, read};
+#[cfg(feature = "agent")]
+use bigbird_conformance::{Mismatch, RunError, VectorCase};
+use bigbird_conformance::{Tally, read};
+#[cfg(feature = "agent")]
 use bigbird_store::{SqliteStore, StoreOptions};
 use clap::ValueEnum;
 
+#[cfg(feature = "agent")]
 use crate::scratch::Scratch;
 use crate::{CommandError, CommandResult, output};
 
@@ -40,6 +44,7 @@ enum StoreKind {
     #[default]
     Memory,
     /// A store in a temporary file
+    #[cfg(feature = "agent")]
     Sqlite,
 }
 
@@ -50,6 +55,7 @@ pub(crate) fn run(args: &ConformanceArgs) -> CommandResult {
     }
     let tally = Tally::of(&cases, |case| match args.store {
         StoreKind::Memory => case.run(args.profile),
+        #[cfg(feature = "agent")]
         StoreKind::Sqlite => run_in_file(case, args.profile),
     });
     let tally = tally.map_err(|error| CommandError::unreadable(error.to_string()))?;
@@ -61,6 +67,7 @@ pub(crate) fn run(args: &ConformanceArgs) -> CommandResult {
 }
 
 /// Runs a case. A scenario runs on a store in a temporary file.
+#[cfg(feature = "agent")]
 fn run_in_file(case: &VectorCase, profile: Option<Profile>) -> Result<Vec<Mismatch>, RunError> {
     let folder = Scratch::new()
         .map_err(|error| RunError::new(format!("cannot create a temporary folder: {error}")))?;

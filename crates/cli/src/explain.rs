@@ -1,5 +1,8 @@
 //! `bigbird explain`: events, played with an account of what each of them did, and why.
 
+#[cfg_attr(not(feature = "agent"), path = "explain/without_stores.rs")]
+mod stored;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -9,18 +12,14 @@ use bigbird::{Balance, Cause, Fate, Profile, Timestamp};
 use bigbird_conformance::{
     EventDefaults, EventResult, ExplainableScenario, ScenarioEvent, ScenarioPlayer, read_lenient,
 };
-use bigbird_store::{SqliteStore, StoreOptions, StoreSummary};
 use bigbird_user_agent::protocol::{
     AgentAnswer, AgentRequest, CallerInput, budget_json, history_json,
 };
-use bigbird_user_agent::{
-    Config, EpochExplanation, Explanation, FilterBalance, HistoryKind, Storage, UserAgent,
-};
+use bigbird_user_agent::{EpochExplanation, Explanation, FilterBalance, Storage};
 use serde_json::{Value, json};
+use stored::StoreCopy;
 
-use crate::clock::wall_clock;
-use crate::scratch::Scratch;
-use crate::store::{date, unusable};
+use crate::clock::date;
 use crate::{CommandError, CommandResult, output, stdio};
 
 #[derive(Debug, clap::Args)]
@@ -68,21 +67,13 @@ pub(crate) struct ExplainArgs {
 pub(crate) fn run(args: &ExplainArgs) -> CommandResult {
     let Some(file) = &args.file else {
         return match &args.store {
-            Some(store) => recorded(store, args.json),
+            Some(store) => stored::recorded(store, args.json),
             None => Ok((String::new(), true)),
         };
     };
-    let folder = Scratch::new()?;
-    let copied = match &args.store {
-        Some(store) => Some(copy(store, &folder)?),
-        None => None,
-    };
+    let copied = args.store.as_deref().map(StoreCopy::of).transpose()?;
     let (seconds, buckets) = match &copied {
-        // Whole seconds, not before what was just stored.
-        Some(_) => (
-            wall_clock().0.div_euclid(1000) + 1,
-            stored_buckets(folder.path())?,
-        ),
+        Some(copied) => (copied.now(), copied.buckets()?),
         None => (0, 1),
     };
     let scenarios = read(file, seconds, buckets).map_err(CommandError::unreadable)?;
@@ -103,7 +94,7 @@ pub(crate) fn run(args: &ExplainArgs) -> CommandResult {
                 "played on a copy of {}, which is not changed",
                 store.display()
             ));
-            on_copy(&found, copied)?
+            copied.play(&found)?
         }
         _ => {
             let player = found.scenario.player(args.profile);
@@ -217,149 +208,6 @@ fn list(
         writeln!(text, "  {} ({events})", it.scenario.name.escape_debug())?;
     }
     Ok(text)
-}
-
-/// The calls that measured, as a store has recorded them, oldest first.
-fn recorded(store: &Path, as_json: bool) -> CommandResult {
-    /// The most conversions that are shown in words.
-    const SHOWN: usize = 50;
-    let folder = Scratch::new()?;
-    let mut agent = reader(copy(store, &folder)?)?;
-    let (mut entries, mut behind) = (Vec::new(), None);
-    loop {
-        let (page, next) = agent.history(behind, None, 200)?;
-        let measured = |kind| kind != HistoryKind::Impression;
-        entries.extend(page.into_iter().filter(|entry| measured(entry.kind)));
-        behind = next;
-        let enough = !as_json && entries.len() >= SHOWN;
-        if behind.is_none() || enough {
-            break;
-        }
-    }
-    let more = behind.is_some() || (!as_json && entries.len() > SHOWN);
-    entries.truncate(if as_json { usize::MAX } else { SHOWN });
-    entries.reverse();
-    let accounts: Vec<Value> = entries.iter().map(history_json).collect();
-    if as_json {
-        return Ok((output::json(&accounts)?, true));
-    }
-    let mut text = String::new();
-    if accounts.is_empty() {
-        text.push_str("The store has recorded no conversion.\n");
-    }
-    if more {
-        writeln!(
-            text,
-            "The last {SHOWN} conversions. --json prints all of them."
-        )?;
-    }
-    for account in &accounts {
-        let time = account["time"]
-            .as_i64()
-            .map_or("unknown time".to_owned(), |seconds| {
-                date(Timestamp(seconds.saturating_mul(1000)))
-            });
-        let words = |name: &str| account[name].as_str().unwrap_or_default().to_owned();
-        let by = match account["intermediarySite"].as_str() {
-            Some(intermediary) => format!(", by {intermediary}"),
-            None => String::new(),
-        };
-        writeln!(
-            text,
-            "\n{time}  a {} on {}{by}: value {} of {}, epsilon {}",
-            match words("kind").as_str() {
-                "share" => "share",
-                "sharedConversion" => "shared conversion",
-                _ => "conversion",
-            },
-            words("site"),
-            account["value"],
-            account["maxValue"],
-            account["epsilon"],
-        )?;
-        text.push_str(&wrapped(&words("sentence"), MARGIN));
-    }
-    if !accounts.is_empty() {
-        text.push_str(
-            "\nThe largest epsilon that would fit now: write the call to a file, and give both \
-             the file and\n--store.\n",
-        );
-    }
-    Ok((text, true))
-}
-
-/// Randomness that nothing asks for, because only history is read.
-struct NoRandomness;
-
-impl bigbird_user_agent::Randomness for NoRandomness {
-    fn epoch_start(&mut self) -> f64 {
-        0.0
-    }
-
-    fn credit(&mut self) -> f64 {
-        0.0
-    }
-
-    fn handle(&mut self, number: u64) -> u128 {
-        number.into()
-    }
-}
-
-/// A copy of a store, in a temporary folder.
-fn copy(store: &Path, folder: &Scratch) -> Result<SqliteStore, CommandError> {
-    let to = folder.path().join(COPY);
-    bigbird_store::backup(store, &to).map_err(|error| unusable(&error))?;
-    SqliteStore::open(&to, &StoreOptions::default()).map_err(|error| unusable(&error))
-}
-
-/// The configuration of the user agent that used a store last.
-fn config_of(store: &SqliteStore) -> Result<Config, CommandError> {
-    let summary = StoreSummary::read(store.path()).map_err(|error| unusable(&error))?;
-    let mut config = Config::new(Profile::default()).for_testing();
-    if let Some(era) = summary.state.timeline.eras().last() {
-        config.policy = era.rules.policy.clone();
-        config.epoch_days = era.rules.epoch_days;
-    }
-    Ok(config)
-}
-
-/// A user agent that only reads a store.
-fn reader(store: SqliteStore) -> Result<UserAgent<SqliteStore, NoRandomness>, CommandError> {
-    let config = config_of(&store)?;
-    let agent = UserAgent::new(config, store, NoRandomness, Timestamp(i64::MIN));
-    agent.map_err(|error| unusable(&error))
-}
-
-/// The number of buckets that the newest impressions of a copied store use.
-fn stored_buckets(folder: &Path) -> Result<u32, CommandError> {
-    /// The most impressions that are looked at.
-    const MOST: usize = 1000;
-    let store = SqliteStore::open(folder.join(COPY), &StoreOptions::default());
-    let mut agent = reader(store.map_err(|error| unusable(&error))?)?;
-    let page = agent.impressions(None, MOST);
-    let (impressions, _) = page.map_err(|error| unusable(&error))?;
-    let used = impressions.iter().map(|it| it.histogram_index).max();
-    Ok(used.map_or(1, |last| last.saturating_add(1)))
-}
-
-/// The name of the copy of a store in a temporary folder.
-const COPY: &str = "copy";
-
-/// Plays events on a copy of a store, under the rules that the store has.
-fn on_copy(
-    found: &ExplainableScenario,
-    copied: SqliteStore,
-) -> Result<Vec<EventAccount>, CommandError> {
-    let mut config = config_of(&copied)?;
-    let calls = found.scenario.events.iter();
-    for (_, options) in calls.filter_map(|it| it.request.conversion(it.moment())) {
-        config = config.with_service(options.aggregation_service.clone());
-    }
-    let player = found
-        .scenario
-        .player_in(config, copied, Timestamp(i64::MIN));
-    let mut player = player.map_err(|why| CommandError::because(why.to_string()))?;
-    play(found, &mut player)
 }
 
 /// What an event did.

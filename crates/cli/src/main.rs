@@ -1,5 +1,6 @@
 //! The `bigbird` command: privacy budgets, quotas and reports on the command line.
 
+#[cfg(feature = "agent")]
 mod agent;
 #[cfg(feature = "aggregator")]
 mod aggregate;
@@ -7,6 +8,10 @@ mod aggregate;
 mod audit;
 #[cfg(feature = "browser")]
 mod browser;
+#[cfg_attr(
+    not(feature = "agent"),
+    allow(dead_code, reason = "stores need more of it")
+)]
 mod clock;
 mod conformance;
 #[cfg(feature = "aggregator")]
@@ -34,22 +39,29 @@ mod native_host;
     )
 )]
 mod output;
+#[cfg_attr(
+    not(feature = "agent"),
+    allow(dead_code, reason = "only agents read policies from files")
+)]
 mod policy;
 #[cfg_attr(
     not(feature = "lab"),
     allow(dead_code, reason = "only the laboratory announces long work")
 )]
 mod progress;
+#[cfg(feature = "agent")]
 #[cfg_attr(
     not(feature = "browser"),
     allow(dead_code, reason = "browsers need more of it")
 )]
 mod scratch;
+#[cfg(feature = "agent")]
 #[cfg_attr(
     not(feature = "browser"),
     allow(dead_code, reason = "browsers need more of it")
 )]
 mod service;
+#[cfg(feature = "agent")]
 #[cfg_attr(
     not(feature = "browser"),
     allow(dead_code, reason = "browsers need more of it")
@@ -61,6 +73,7 @@ mod serving;
 )]
 mod signals;
 mod stdio;
+#[cfg(feature = "agent")]
 mod store;
 
 use std::any::TypeId;
@@ -125,6 +138,7 @@ enum Command {
     /// Describe a workload, or write it to files
     #[command(subcommand)]
     Workload(lab::workload::WorkloadCommand),
+    #[cfg(feature = "agent")]
     /// Run the user agent as a process that answers requests, each a line of JSON
     Agent(agent::AgentArgs),
     #[cfg(feature = "browser")]
@@ -145,6 +159,7 @@ enum Command {
     /// Write tasks and reports for other implementations of DAP, such as Janus
     #[command(subcommand)]
     Dap(dap::DapCommand),
+    #[cfg(feature = "agent")]
     /// Show, check, back up or reset the store file of a user agent
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -184,6 +199,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => lab::plan::run(&args),
         #[cfg(feature = "lab")]
         Command::Workload(command) => lab::workload::run(&command),
+        #[cfg(feature = "agent")]
         Command::Agent(args) => agent::run(&args),
         #[cfg(feature = "browser")]
         Command::Browser(command) => browser::run(&command),
@@ -197,6 +213,7 @@ fn main() -> ExitCode {
         Command::Keys(command) => keys::run(&command),
         #[cfg(feature = "aggregator")]
         Command::Dap(command) => dap::run(&command),
+        #[cfg(feature = "agent")]
         Command::Store(command) => store::run(&command),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::pages(&args),
@@ -276,6 +293,7 @@ fn print_instead(instead: &clap::Error) -> ExitCode {
 fn left_out(command: &str) -> Option<&'static str> {
     let (feature, there) = match command {
         "aggregate" | "dap" | "keys" => ("aggregator", cfg!(feature = "aggregator")),
+        "agent" | "store" => ("agent", cfg!(feature = "agent")),
         "audit" => ("audit", cfg!(feature = "audit")),
         "browser" | "demo" | "native-host" => ("browser", cfg!(feature = "browser")),
         "plan" | "reproduce" | "simulate" | "tune" | "workload" => ("lab", cfg!(feature = "lab")),
