@@ -24,15 +24,15 @@ use bigbird_fuzz::{FuzzFolder, damage, one_in};
 use bigbird_lab::attack::attackers::Random;
 use bigbird_lab::attack::{Attack, Strength};
 use bigbird_lab::describe::Description;
-use bigbird_lab::diagnosis::Diagnosis;
+use bigbird_lab::diagnosis::WorkloadDiagnosis;
 use bigbird_lab::evaluation::Laboratory;
+use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::tune;
-use bigbird_lab::workload::criteo::read_prepared;
+use bigbird_lab::workload::criteo::{PreparedOptions, read_prepared};
 use bigbird_lab::workload::table::{
     self, ReducedNames, SiteNames, TableOptions, TimeOrigin, TimeUnit,
 };
 use bigbird_lab::workload::write::{write_prepared, write_table};
-use bigbird_lab::evaluation::QuerierOptions;
 use bigbird_lab::workload::{EventKind, Workload, WorkloadEvent};
 use libfuzzer_sys::fuzz_target;
 
@@ -69,7 +69,11 @@ fn options(flags: u8, folder: &FuzzFolder) -> TableOptions {
         epoch_minutes: NonZeroU32::new(if flag(2) { 7 } else { 1440 }).expect("not 0"),
         time_unit: flag(3).then_some(TimeUnit::Seconds),
         time_origin: flag(6).then_some(TimeOrigin::Number(-5)),
-        impression_kinds: if flag(4) { vec!["view".to_owned()] } else { Vec::new() },
+        impression_kinds: if flag(4) {
+            vec!["view".to_owned()]
+        } else {
+            Vec::new()
+        },
         bucket_column: flag(5).then(|| "bucket".to_owned()),
         value_unit: flag(7).then(|| "0.1".parse().expect("a unit")),
         temporary: Some(folder.path().to_owned()),
@@ -108,7 +112,7 @@ fn check_workload(workload: &Workload, folder: &FuzzFolder, options: &TableOptio
     assert_eq!(description.devices, workload.devices() as u64);
     let events = description.impressions + description.conversions;
     assert_eq!(events, workload.len() as u64);
-    let diagnosis = Diagnosis::new(workload, None, &QuerierOptions::default(), 1);
+    let diagnosis = WorkloadDiagnosis::new(workload, None, &QuerierOptions::default(), 1);
     let diagnosis = diagnosis.expect("a disk that works");
     for finding in &diagnosis.findings {
         assert!(finding.count <= finding.of);
@@ -238,7 +242,15 @@ fn rows(source: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 
 /// Rows of a log: in text with semicolons, or as JSON.
 fn log(source: &mut Unstructured<'_>, json: bool) -> Result<Vec<u8>> {
-    const NAMES: [&str; 7] = ["uid", "ts", "advertiser", "publisher", "bucket", "event", "price"];
+    const NAMES: [&str; 7] = [
+        "uid",
+        "ts",
+        "advertiser",
+        "publisher",
+        "bucket",
+        "event",
+        "price",
+    ];
     let mut rows = Vec::new();
     let mut minute = 0;
     while !source.is_empty() && rows.len() < 1000 {
@@ -246,14 +258,23 @@ fn log(source: &mut Unstructured<'_>, json: bool) -> Result<Vec<u8>> {
         let time = match source.int_in_range(0..=9)? {
             0 => (1_767_483_660 + 60 * minute).to_string(),
             1 => source.arbitrary::<&str>()?.to_owned(),
-            _ => format!("2026-01-{:02} {:02}:{:02}", 1 + minute / 1440 % 28, minute / 60 % 24, minute % 60),
+            _ => format!(
+                "2026-01-{:02} {:02}:{:02}",
+                1 + minute / 1440 % 28,
+                minute / 60 % 24,
+                minute % 60
+            ),
         };
         let is_impression = source.arbitrary()?;
         let mut cells = [
             format!("d{}", source.int_in_range(0..=5)?),
             time,
             (*source.choose(&["https://www.shop.example/x", "shop.example", "7"])?).to_owned(),
-            if is_impression { "news.example".to_owned() } else { String::new() },
+            if is_impression {
+                "news.example".to_owned()
+            } else {
+                String::new()
+            },
             (*source.choose(&["", "0", "4", "de", "fr"])?).to_owned(),
             (*source.choose(match is_impression {
                 true => &["view", "impression", "imp"],
@@ -350,7 +371,7 @@ fn prepared(source: &mut Unstructured<'_>, folder: &FuzzFolder) -> Result<()> {
         };
         fs::write(folder.file(name), bytes).expect("a disk that works");
     }
-    match read_prepared(folder.path()) {
+    match read_prepared(folder.path(), &PreparedOptions::default()) {
         Err(error) => check_error(&error, folder.path()),
         Ok(workload) => {
             let description = Description::new(&workload, 1).expect("a disk that works");
