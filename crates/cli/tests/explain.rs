@@ -3,31 +3,16 @@
 
 mod common;
 
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
-use common::{AgentProcess, arguments, bigbird, convert, folder, save};
+use common::{AgentProcess, arguments, bigbird, convert, folder, save, with_input};
 use serde_json::{Value, json};
 
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/vectors");
 
 /// Runs `bigbird explain` with events on standard input.
 fn explain(arguments: &[&str], input: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"))
-        .arg("explain")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    command
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
-    command.wait_with_output().unwrap()
+    with_input("explain", arguments, input)
 }
 
 fn explained(arguments: &[&str], input: &str) -> Value {

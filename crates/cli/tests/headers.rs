@@ -3,27 +3,13 @@
 
 mod common;
 
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
+use common::with_input;
 use serde_json::{Value, json};
 
 fn headers(arguments: &[&str], input: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bigbird"))
-        .arg("headers")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    command
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
-    command.wait_with_output().unwrap()
+    with_input("headers", arguments, input)
 }
 
 /// The status and the standard output.

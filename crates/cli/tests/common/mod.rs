@@ -23,6 +23,22 @@ pub(crate) fn bigbird(arguments: &str) -> Output {
         .unwrap()
 }
 
+/// Runs a command of `bigbird` with this standard input.
+pub(crate) fn with_input(command: &str, arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_bigbird"))
+        .arg(command)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut standard_input = child.stdin.take().unwrap();
+    standard_input.write_all(input.as_bytes()).unwrap();
+    drop(standard_input);
+    child.wait_with_output().unwrap()
+}
+
 /// The JSON that the command prints.
 pub(crate) fn parsed(arguments: &str) -> Value {
     let output = bigbird(arguments);
